@@ -194,6 +194,7 @@ class TerminalChat {
     settings_.constraint = options_.constraint(&grammars_, free_parts_of(plan));
     TextStream stream(*tokenizer_, stops_, &plan, settings_.min_tokens);
     PrintedAnswer answer;
+    bool is_cut = false;
     const InterruptGuard interrupt;
     const int64_t request = engine_.submit({std::move(prompt.ids), settings_});
     while (!engine_.idle()) {
@@ -201,13 +202,18 @@ class TerminalChat {
         if (update.token) stream.add(*update.token);
         answer.add(stream.take_pieces());
         if (update.stopped == StopReason::failed) fail("{}", update.error);
+        is_cut = is_cut || update.stopped == StopReason::max_tokens;
       }
       if (stream.stopped() || interrupted()) engine_.cancel(request);
     }
     stream.finish();
     answer.add(stream.take_pieces());
+    const Json message = answer.end();
+    if (is_cut) {
+      fmt::print(stderr, "attnres: stopped at --max-tokens {}\n", settings_.max_tokens);
+    }
     ++settings_.sampling.seed;  // equal questions may have different answers
-    return answer.end();
+    return message;
   }
 
   // What a tool answers a call with: a line of standard input.

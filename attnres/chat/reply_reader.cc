@@ -92,6 +92,7 @@ ReplyPlan plan_reply(ReplyFormat format, const std::vector<ChatPart>& prompt, co
   look_for(marks.thought_end, between);
   look_for(marks.answer, Within::answer);
   look_for(marks.answer_end, between);
+  plan.has_thought = !marks.thought_end.empty() && trimmed(text).ends_with(marks.thought_end);
   return plan;
 }
 

@@ -33,6 +33,7 @@ struct ReplyPlan {
   TextArguments tools = {};  // of calls that are read; those of others are
   // What the answer begins within, as the prompt left it.
   enum class Within { nothing, thought, answer } within = Within::answer;
+  bool has_thought = false;  // the prompt ends with the end of a thought: there comes none
 };
 // `prompt`: the conversation's. Calls are read only where there are `tools`.
 ReplyPlan plan_reply(ReplyFormat format, const std::vector<ChatPart>& prompt, const Json& tools);

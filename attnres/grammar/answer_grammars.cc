@@ -11,28 +11,19 @@
 #include "attnres/grammar/grammar_text.h"
 #include "attnres/grammar/step_budget.h"
 #include "attnres/support/error.h"
-#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
 
 constexpr size_t kLongest = size_t{64} << 10;     // bytes of a grammar
+constexpr size_t kBytesOfText = 32;               // of each of some, beside its characters
 constexpr int64_t kPreparingSteps = 500'000'000;  // some 2 s
 constexpr size_t kMostKept = 64, kMostKeptBytes = size_t{256} << 20;
 
 size_t text_bytes(const AnswerGrammar& answer) {
   size_t bytes = answer.text.size();
-  for (const std::string& choice : answer.choices) bytes += choice.size() + sizeof(choice);
+  for (const std::string& choice : answer.choices) bytes += choice.size() + kBytesOfText;
   return bytes;
-}
-
-// XGrammar's words, without the condition of its own that did not hold.
-std::string told(std::string message) {
-  constexpr std::string_view kBefore = "Check failed: ", kAfter = " is false: ";
-  const size_t begin = message.find(kBefore);
-  const size_t end = begin == message.npos ? message.npos : message.find(kAfter, begin);
-  if (end != message.npos) message.erase(begin, end + kAfter.size() - begin);
-  return one_line(message);
 }
 
 xgrammar::CompiledGrammar compile(const xgrammar::Grammar& grammar,
@@ -115,7 +106,7 @@ AnswerGrammars::Parts::Prepared AnswerGrammars::Parts::make(const AnswerGrammar&
   } catch (const std::bad_alloc&) {
     throw;  // no fault of the grammar
   } catch (const std::exception& e) {
-    prepared.error = told(e.what());
+    prepared.error = e.what();
   }
   if (!prepared.error.empty()) prepared.grammar.reset();
   return prepared;

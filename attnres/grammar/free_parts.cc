@@ -10,7 +10,7 @@ namespace {
 // The thought that an answer has begun, or may begin with.
 std::vector<FreePart> thought_of(const ReplyPlan& plan) {
   const ReplyFormat& format = plan.format;
-  if (format.thought.empty()) return {};
+  if (format.thought.empty() || plan.has_thought) return {};
   const bool has_begun = plan.within == ReplyPlan::Within::thought;
   return {{.begin = has_begun ? "" : format.thought, .end = format.thought_end}};
 }

@@ -14,8 +14,8 @@
 namespace attnres {
 namespace {
 
-// Blanks between two pieces of JSON at most: enough for indented lines.
-constexpr int kMostBlanks = 16;
+// Between two pieces of JSON: models that like them would fill an answer with blanks.
+constexpr int kMostBlanks = 1;
 
 xgrammar::Grammar grammar_of_schema(const Json& schema) {
   return xgrammar::Grammar::FromJSONSchema(schema.dump(), /*any_whitespace=*/true, /*indent=*/{},

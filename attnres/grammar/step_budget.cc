@@ -1,6 +1,9 @@
 #include "attnres/grammar/step_budget.h"
 
 #include <limits>
+#include <string_view>
+
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -10,6 +13,15 @@ constexpr int kWarning = 2;  // of XGrammar's levels
 
 thread_local int64_t steps_left = kNoLimit;
 thread_local std::vector<std::string> warnings_so_far;
+
+// XGrammar's words, without the condition of its own that did not hold.
+std::string told(std::string message) {
+  constexpr std::string_view kBefore = "Check failed: ", kAfter = " is false: ";
+  const size_t begin = message.find(kBefore);
+  const size_t end = begin == message.npos ? message.npos : message.find(kAfter, begin);
+  if (end != message.npos) message.erase(begin, end + kAfter.size() - begin);
+  return one_line(message);
+}
 
 }  // namespace
 
@@ -46,12 +58,12 @@ bool CountStep() {
 }
 
 void LogFatalImpl(const std::string& /*file*/, int /*line*/, const std::string& message) {
-  attnres::throw_error(message);
+  attnres::throw_error(attnres::told(message));
 }
 
 void LogMessageImpl(const std::string& /*file*/, int /*line*/, int level,
                     const std::string& message) {
-  if (level == attnres::kWarning) attnres::warnings_so_far.push_back(message);
+  if (level == attnres::kWarning) attnres::warnings_so_far.push_back(attnres::told(message));
 }
 
 }  // namespace xgrammar

@@ -211,8 +211,8 @@ int64_t sample_from(const at::Tensor& logits_V, const SamplingSettings& settings
   const double largest = logits[most_likely];
   require(
       std::isfinite(largest),
-      "sampling: logit-bias, penalties and the answer's form leave no token with a finite logit; "
-      "forbid fewer tokens, or use a repetition-penalty nearer to 1");
+      "sampling: logit-bias, penalties, the answer's form and the tokens that end it leave no "
+      "token with a finite logit; forbid fewer tokens, or use a repetition-penalty nearer to 1");
   if (settings.temperature == 0) return most_likely;
 
   // Each token's probability over that of the most likely one.

@@ -67,9 +67,10 @@ std::optional<AnswerGrammar> read_structured_outputs(const std::string& field, c
   if (!value.is_object()) refuse(field, "an object", value);
   std::optional<AnswerGrammar> answer;
   for (const auto& [name, given] : value.items()) {
-    const bool is_schema = name == "json" && given.is_object();  // an empty one too: any JSON
-    if ((means_nothing(given) && !is_schema) || given == Json(false)) continue;
-    const std::string place = field + "." + name;
+    const bool is_schema = name == "json" && given.is_object();   // an empty one too: any JSON
+    const bool is_choice = name == "choice" && given.is_array();  // of nothing: refused
+    if ((means_nothing(given) && !is_schema && !is_choice) || given == Json(false)) continue;
+    const std::string place = fmt::format("{}.{}", field, name);
     if (answer) refuse_as("invalid_value", place, "there is another one beside it; leave one out");
     if (name == "json") {
       answer = schema_of(place, given);
@@ -117,7 +118,8 @@ void read_answer_format(const JsonFields& fields, const Backend& backend, TextRe
   for (const FormatField& field : kFields) {
     const Json& value = fields.find(field.name);
     const bool is_schema = field.read == &always<schema_of> && value.is_object();
-    if (means_nothing(value) && !is_schema) continue;
+    const bool is_choice = field.read == &always<choice_of> && value.is_array();
+    if (means_nothing(value) && !is_schema && !is_choice) continue;
     std::optional<AnswerGrammar> asked = field.read(field.name, value);
     if (!asked) continue;
     if (answer) {

@@ -182,7 +182,7 @@ int64_t most_tokens(const JsonFields& fields, const std::string& name, int64_t o
 
 // The engine says "top-p: expected ...", by the names of the program's options, or what is wrong of
 // the prompt.
-[[noreturn]] void refuse_as_engine(const std::string& prompt, std::string message) {
+[[noreturn]] void refuse_as_engine(const std::string& prompt, const std::string& message) {
   const size_t colon = std::min(message.find(':'), message.size());
   std::string field = message.substr(0, colon);
   std::replace(field.begin(), field.end(), '-', '_');

@@ -95,7 +95,18 @@ Json read_messages(const JsonFields& fields) {
   return messages;
 }
 
-Json read_tools(const JsonFields& fields) {
+// A template that does not read what it is given leaves it out.
+void require_read(const char* field, const Backend& backend) {
+  const ModelDescription& model = backend.model();
+  const std::vector<std::string>& names = model.chat_names;
+  if (model.chat_template != "jinja") return;  // others refuse it themselves
+  if (std::find(names.begin(), names.end(), field) != names.end()) return;
+  refuse_unsupported(field, fmt::format("this model's chat template does not tell it of {}; leave "
+                                        "them out",
+                                        field));
+}
+
+Json read_tools(const JsonFields& fields, const Backend& backend) {
   const Json& tools = fields.find("tools");
   if (means_nothing(tools)) return nullptr;
   if (!tools.is_array()) refuse("tools", "a list of tools", tools);
@@ -106,6 +117,7 @@ Json read_tools(const JsonFields& fields) {
       refuse("tools", "parameters that are an object", tool);
     }
   }
+  if (fields.find("tool_choice") != "none") require_read("tools", backend);
   return tools;
 }
 
@@ -121,13 +133,14 @@ Json read_tool_choice(const JsonFields& fields) {
   return choice;
 }
 
-Json read_documents(const JsonFields& fields) {
+Json read_documents(const JsonFields& fields, const Backend& backend) {
   const Json& documents = fields.find("documents");
   if (means_nothing(documents)) return nullptr;
   const bool sound = documents.is_array() &&
                      std::all_of(documents.begin(), documents.end(),
                                  [](const Json& document) { return document.is_object(); });
   if (!sound) refuse("documents", "a list of objects", documents);
+  require_read("documents", backend);
   return documents;
 }
 
@@ -197,9 +210,9 @@ bool read_call_arguments(Json* messages) {
 // All but the messages.
 Json read_template_fields(const JsonFields& fields, const Backend& backend) {
   const bool continues = fields.flag("continue_final_message", false);
-  return {{"tools", read_tools(fields)},
+  return {{"tools", read_tools(fields, backend)},
           {"tool_choice", read_tool_choice(fields)},
-          {"documents", read_documents(fields)},
+          {"documents", read_documents(fields, backend)},
           {"chat_template_kwargs", read_chat_arguments(fields, backend)},
           {"continue_final_message", continues},
           {"add_generation_prompt", fields.flag("add_generation_prompt", !continues)}};

@@ -1,6 +1,10 @@
 #include "attnres/grammar/answer_schema.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
+
+#include <array>
+#include <chrono>
 
 #include "attnres/grammar/answer_grammars.h"
 #include "attnres/support/error.h"
@@ -145,12 +149,15 @@ TEST(AnswerSchema, TakesEveryValueThatIsWritten) {
   };
   const std::string person = schemas()[0].dump();
   EXPECT_TRUE(takes(person, R"({"name": "Ada \u00e9 \\ \ud7ff", "age": 36})"));
-  EXPECT_TRUE(takes(person, "{\n    \"name\": \"\", \"age\" : 0, \"tags\":[ \"a\",\"bcde\" ]\n}"));
+  EXPECT_TRUE(takes(person, "{\n\"name\": \"\",\t\"age\" : 0, \"tags\":[ \"a\",\"bcde\" ]\n}"));
   EXPECT_FALSE(takes(person, R"({"age": 36, "name": "Ada"})"));  // the schema's order
   EXPECT_FALSE(takes(person, R"({"name": "Ada", "age": 36, "more": 1})"));
   EXPECT_FALSE(takes(person, R"({"name": "\ud83d", "age": 36})"));  // half of a pair
-  EXPECT_FALSE(takes(person, R"({"name":                        "Ada", "age": 36})"));
+  EXPECT_FALSE(takes(person, R"({"name":  "Ada", "age": 36})"));
   EXPECT_TRUE(takes(R"({"type": "number"})", "-12.5e-7"));
+  EXPECT_TRUE(takes(R"({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 1.5})", "1"));
+  EXPECT_FALSE(takes(R"({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 1.5})", "0"));
+  EXPECT_FALSE(takes(R"({"type": "integer", "minimum": 0.5, "exclusiveMaximum": 1.5})", "2"));
   EXPECT_FALSE(takes(R"({"type": "number"})", "1e999"));
   EXPECT_FALSE(takes(R"({"type": "string", "maxLength": 5})", "\"a\tb\""));
   // A name that has a schema is no other one, however it is written.
@@ -158,6 +165,70 @@ TEST(AnswerSchema, TakesEveryValueThatIsWritten) {
   EXPECT_TRUE(takes(open, R"({"kind": "x", "kin": true, "kinds": false})"));
   EXPECT_FALSE(takes(open, R"({"kind": "x", "kind": true})"));
   EXPECT_FALSE(takes(open, R"({"kind": "x", "\u006bind": true})"));
+}
+
+// As pydantic writes a union that tells its members by a field.
+TEST(AnswerSchema, TellsObjectsByAProperty) {
+  const ByteTokenizer tokenizer;
+  const Json schema = Json::parse(R"({"oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}],
+      "discriminator": {"mapping": {"cat": "#/$defs/Cat"}, "propertyName": "kind"}, "$defs": {
+      "Cat": {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"enum": [7, 9]}},
+              "required": ["kind", "lives"]},
+      "Dog": {"type": "object", "properties": {"kind": {"const": "dog"}, "good": {"const": true}},
+              "required": ["kind"]}}})");
+  EXPECT_GT(check_texts(tokenizer, schema, 20), 0);
+  Json alike = schema;
+  alike["$defs"]["Dog"]["required"] = Json::array({"good"});
+  EXPECT_THAT(message_of<Error>([&] { answer_schema(alike, [](const Json&) {}); }),
+              HasSubstr("several of them at once"));
+}
+
+// Texts of each format, many of them, and what is of none.
+TEST(AnswerSchema, DatesAreOnesThatThereAre) {
+  const ByteTokenizer tokenizer;
+  AnswerGrammars grammars(tokenizer);
+  const auto takes = [&](const std::string& format, const std::string& text) {
+    const auto state = grammars
+                           .prepare({.kind = AnswerGrammar::Kind::json_schema,
+                                     .text = Json{{"type", "string"}, {"format", format}}.dump()})
+                           ->start();
+    for (const char c : '"' + text + '"') {
+      if (!state->allowed()[static_cast<unsigned char>(c)]) return false;
+      state->accept(static_cast<unsigned char>(c));
+    }
+    return state->allowed().end;
+  };
+  int taken = 0;
+  for (int month = 0; month <= 13; ++month) {
+    for (int day = 0; day <= 32; ++day) {
+      const std::string date = fmt::format("2025-{:02}-{:02}", month, day);
+      const std::chrono::year_month_day calendar(std::chrono::year(2025), std::chrono::month(month),
+                                                 std::chrono::day(day));
+      EXPECT_EQ(takes("date", date), calendar.ok()) << date;
+      taken += takes("date", date) ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(taken, 365);
+  for (const auto& [format, right, wrong] : std::vector<std::array<const char*, 3>>{
+           {"time", "23:59:59.25+01:00", "24:00:00Z"},
+           {"time", "00:00:00Z", "10:00:60Z"},
+           {"date-time", "1999-02-28T07:08:09Z", "2023-02-29T07:08:09Z"},
+           {"duration", "P3DT4H5M6S", "P"},
+           {"email", "ada.l@a-b.example.org", "ada@org"},
+           {"hostname", "www.example.org", "-a.org"},
+           {"ipv4", "255.0.10.9", "256.0.0.1"},
+           {"ipv4", "1.2.3.4", "01.2.3.4"},
+           {"ipv6", "0:1:abcd:0:0:0:0:1", "1::g"},
+           {"uuid", "123e4567-e89b-42d3-a456-426614174000", "123e4567-e89b-42d3-c456-426614174000"},
+           {"uuid1", "123e4567-e89b-12d3-a456-426614174000",
+            "123e4567-e89b-42d3-a456-426614174000"},
+           {"uri", "https://example.org/a/b?c=d", "example.org"},
+           {"uri-reference", "/a/b", "a b"}}) {
+    EXPECT_TRUE(takes(format, right)) << format << " " << right;
+    EXPECT_FALSE(takes(format, wrong)) << format << " " << wrong;
+  }
+  // Of other texts a format says nothing.
+  EXPECT_TRUE(takes("password", "a b"));
 }
 
 TEST(AnswerSchema, LeavesAnnotationsOut) {
@@ -205,8 +276,19 @@ TEST(AnswerSchema, RefusesByNameAndPlace) {
            {R"({"type": "object", "anyOf": [{"required": ["a"]}]})", "#/type: ", "beside anyOf"},
            {R"({"anyOf": []})", "#/anyOf: ", "expected a list"},
            {R"({"allOf": [{"type": "string"}, {"maxLength": 3}]})", "#/allOf: ", "several schemas"},
-           {R"({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]})", "oneOf",
-            "oneOf"},
+           {R"({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]})",
+            "#/oneOf: ", "write anyOf"},
+           {R"({"oneOf": [{"enum": [1, "a"]}, {"enum": ["a", null]}]})",
+            "#/oneOf: ", "several of them at once"},
+           {R"({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {}}})",
+            "#/oneOf: ", "several of them at once"},
+           {R"({"$ref": "#"})", "#: ", "without an end"},
+           {R"({"properties": {"a": {"$ref": "#"}}, "required": ["a"]})", "#: ", "without an end"},
+           {R"({"type": "array", "items": {"$ref": "#"}, "minItems": 1})", "#: ", "without an end"},
+           {R"({"type": "number", "minimum": 2e-7, "maximum": 4e-7})", "#: ", "6 decimals"},
+           {R"({"type": "integer", "minimum": 1e15})", "#: ", "there is no such number"},
+           {R"({"type": "string", "format": "uri", "maxLength": 9})", "#/format: ", "characters"},
+           {R"({"type": "string", "format": "date", "pattern": "a"})", "#/format: ", "a pattern"},
            {R"({"type": "integer", "minimum": 5, "maximum": 3})", "#: ", "minimum greater"},
            {R"({"type": "number", "minimum": "a"})", "#/minimum: ", "expected a number"},
            {R"({"type": "string", "minLength": 5, "maxLength": 3})", "#/minLength: ", "more than"},
@@ -251,6 +333,9 @@ TEST(AnswerSchema, RefusesWhatGrowsBeyondItsText) {
   many.erase("minProperties");
   EXPECT_NO_THROW(
       grammars.prepare({.kind = AnswerGrammar::Kind::json_schema, .text = many.dump()}));
+  Json values = {{"enum", Json::array()}};
+  for (int i = 0; i < 2001; ++i) values["enum"].push_back(i);
+  EXPECT_THAT(error(values), HasSubstr("more than 2000 schemas and values"));
 }
 
 }  // namespace

@@ -130,6 +130,9 @@ TEST_F(FreePartsTest, AreThoseOfAReply) {
   const auto parts = [](ReplyFormat format, Within within) {
     return free_parts_of({.format = std::move(format), .tools = {}, .within = within});
   };
+  ReplyPlan thought_is_over{.format = thinks};
+  thought_is_over.has_thought = true;
+  EXPECT_THAT(free_parts_of(thought_is_over), IsEmpty());
   const FreePart may_think = {.begin = "<think>", .end = "</think>"};
   EXPECT_THAT(parts({}, Within::answer), IsEmpty());
   EXPECT_THAT(parts(thinks, Within::answer), ElementsAre(may_think));

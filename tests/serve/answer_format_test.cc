@@ -131,7 +131,7 @@ TEST(AnswerFormatOfAChat, IsThatOfWhatIsSaid) {
     return answer.json()["choices"][0]["message"];
   };
   const std::regex form("[xy]{2}z");
-  const std::string speaks = "{{ messages[0].content }}: ";
+  const std::string speaks = "{% if tools %}{% endif %}{{ messages[0].content }}: ";
   const Json thinking = message(speaks + "<think>{# </think> #}", Json::object());
   EXPECT_EQ(thinking["reasoning_content"].get<std::string>().size(), 20u) << thinking;
   EXPECT_FALSE(std::regex_match(thinking["reasoning_content"].get<std::string>(), form));
@@ -152,31 +152,33 @@ TEST_F(AnswerFormat, SaysWhatIsWrong) {
     const char *fields, *message, *param;
     const char* code = "invalid_value";
   };
-  for (const Case& c :
-       std::vector<Case>{{R"({"response_format": "json"})", "response_format: expected an object",
-                          "response_format"},
-                         {R"({"response_format": {"type": "xml"}})",
-                          "text, json_object or json_schema", "response_format"},
-                         {R"({"response_format": {"type": "json_schema"}})",
-                          "an object with a schema", "response_format"},
-                         {R"({"response_format": {"type": "json_schema", "json_schema": {"schema": {
+  for (const Case& c : std::vector<Case>{
+           {R"({"response_format": "json"})", "response_format: expected an object",
+            "response_format"},
+           {R"({"response_format": {"type": "xml"}})", "text, json_object or json_schema",
+            "response_format"},
+           {R"({"response_format": {"type": "json_schema"}})", "an object with a schema",
+            "response_format"},
+           {R"({"response_format": {"type": "json_schema", "json_schema": {"schema": {
                "type": "array", "uniqueItems": true}}}})",
-                          "response_format: #/uniqueItems: ", "response_format"},
-                         {R"({"guided_json": {"not": {}}})", "guided_json: #/not: ", "guided_json"},
-                         {R"({"guided_json": 5})", "a JSON schema", "guided_json"},
-                         {R"({"guided_choice": []})", "", ""},
-                         {R"({"guided_choice": "a"})", "a list of texts", "guided_choice"},
-                         {R"({"guided_choice": [1]})", "expected a text", "guided_choice"},
-                         {R"({"guided_regex": "(a"})", "position", "guided_regex"},
-                         {R"({"grammar": "root = 5"})", "grammar: EBNF", "grammar"},
-                         {R"({"grammar": "root ::= \"a\"", "guided_regex": "a"})",
-                          "beside guided_regex", "grammar"},
-                         {R"({"structured_outputs": {"regex": "a", "choice": ["a"]}})",
-                          "leave one out", "structured_outputs"},
-                         {R"({"structured_outputs": {"structural_tag": "a"}})",
-                          "this server has json", "structured_outputs", "unsupported"},
-                         {R"({"guided_whitespace_pattern": "a"})", "guided_whitespace_pattern",
-                          "guided_whitespace_pattern", "unsupported"}}) {
+            "response_format: #/uniqueItems: ", "response_format"},
+           {R"({"guided_json": {"not": {}}})", "guided_json: #/not: ", "guided_json"},
+           {R"({"guided_json": 5})", "a JSON schema", "guided_json"},
+           {R"({"guided_choice": []})", "a list of texts", "guided_choice"},
+           {R"({"structured_outputs": {"choice": []}})", "a list of texts", "structured_outputs"},
+           {R"({"guided_choice": ""})", "", ""},
+           {R"({"guided_choice": "a"})", "a list of texts", "guided_choice"},
+           {R"({"guided_choice": [1]})", "expected a text", "guided_choice"},
+           {R"({"guided_regex": "(a"})", "position", "guided_regex"},
+           {R"({"grammar": "root = 5"})", "grammar: EBNF", "grammar"},
+           {R"({"grammar": "root ::= \"a\"", "guided_regex": "a"})", "beside guided_regex",
+            "grammar"},
+           {R"({"structured_outputs": {"regex": "a", "choice": ["a"]}})", "leave one out",
+            "structured_outputs"},
+           {R"({"structured_outputs": {"structural_tag": "a"}})", "this server has json",
+            "structured_outputs", "unsupported"},
+           {R"({"guided_whitespace_pattern": "a"})", "guided_whitespace_pattern",
+            "guided_whitespace_pattern", "unsupported"}}) {
     const Answer answer = complete(Json::parse(c.fields));
     if (*c.message == '\0') {
       EXPECT_EQ(answer.status, 200) << c.fields;

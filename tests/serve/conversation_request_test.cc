@@ -111,6 +111,17 @@ TEST(ConversationRequest, GivesArgumentsAsTextWhereTheTemplateWantsThat) {
   EXPECT_THAT(model.prompt({{"messages", judged}}), HasSubstr("no judges"));
 }
 
+TEST(ConversationRequest, RefusesWhatTheTemplateDoesNotRead) {
+  const WithTemplate model("conversation_unread", "{{ messages[0].content }}");
+  for (const auto& [field, value] :
+       {std::pair{"tools", Json{tool("f")}}, std::pair{"documents", Json{{{"text", "d"}}}}}) {
+    const Answer answer = model.tokenize({{field, value}});
+    EXPECT_EQ(answer.code(), "unsupported");
+    EXPECT_EQ(answer.param(), field);
+  }
+  EXPECT_EQ(model.prompt({{"tools", {tool("f")}}, {"tool_choice", "none"}}), "Hi");
+}
+
 TEST(ConversationRequest, ChoosesTools) {
   const WithTemplate model("conversation_tools", "{{ tools | tojson }}");
   const Json tools = {tool("f")};
@@ -126,7 +137,8 @@ TEST(ConversationRequest, ChoosesTools) {
 TEST(ConversationRequest, MakesTheModelCall) {
   const WithTemplate model(
       "conversation_call",
-      "{% for m in messages %}{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] %}"
+      "{% if tools %}{% endif %}{% for m in messages %}{{ m.role }}:{{ m.content }}{% for c in "
+      "m.tool_calls or [] %}"
       "<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": "
       "{{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}\n{% endfor %}"
       "{% if add_generation_prompt %}assistant:{% endif %}");
@@ -158,7 +170,7 @@ TEST(ConversationRequest, MakesTheModelCall) {
 // Kimi K3's does.
 TEST(ConversationRequest, TellsTheTemplateWhatTheAnswerHasToBe) {
   const WithTemplate model("conversation_choice",
-                           "{{ tool_choice | default('-') }} "
+                           "{% if tools %}{% endif %}{{ tool_choice | default('-') }} "
                            "{{ (response_format | default({})).type | default('-') }}");
   EXPECT_EQ(model.prompt(Json::object()), "- -");
   EXPECT_EQ(model.prompt({{"tools", {tool("f")}}, {"tool_choice", "none"}}), "none -");
