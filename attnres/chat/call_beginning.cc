@@ -1,6 +1,7 @@
 #include "attnres/chat/call_beginning.h"
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "attnres/support/error.h"
@@ -20,10 +21,14 @@ std::string before_name(const CallForm& form) {
   return form.head_end.empty() ? "\"name\"" : "";
 }
 
-// What shows that it is the whole name.
-std::string after_name(const CallForm& form) {
-  if (form.head_is_id) return ":";
-  return form.head_end.empty() ? "\"" : form.head_end;
+// What shows that it is the whole name; some templates write a head's end only before arguments.
+size_t after_name(const CallForm& form, std::string_view text, size_t end) {
+  if (!form.name_attribute.empty()) {
+    const size_t found = text.find(form.head_end, end);
+    return found == text.npos ? end : found + form.head_end.size();
+  }
+  const std::string mark = form.head_is_id ? ":" : form.head_end.empty() ? "\"" : form.head_end;
+  return text.substr(end).starts_with(mark) ? end + mark.size() : end;
 }
 
 }  // namespace
@@ -47,15 +52,14 @@ std::string call_beginning(const ChatTemplate& chat_template, Conversation conve
   const auto same = std::mismatch(before.begin(), before.end(), after.begin(), after.end()).first;
   size_t end = static_cast<size_t>(same - before.begin());
   size_t begin = after.npos;
-  for (const std::string& mark :
-       {form->section, form->begin, before_name(*form), tool, after_name(*form)}) {
+  for (const std::string& mark : {form->section, form->begin, before_name(*form), tool}) {
     const size_t found = after.find(mark, end);
     require(found != after.npos, "tool_choice: this model's chat template writes no call of {}",
             tool);
     if (begin == after.npos && !mark.empty()) begin = found;
     end = found + mark.size();
   }
-  return after.substr(begin, end - begin);
+  return after.substr(begin, after_name(*form, after, end) - begin);
 }
 
 }  // namespace attnres

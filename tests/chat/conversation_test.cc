@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "attnres/chat/call_beginning.h"
 #include "attnres/chat/chat_template.h"
 #include "attnres/support/error.h"
 
@@ -215,6 +216,39 @@ TEST(Conversation, RefusesWhatIsNone) {
   EXPECT_THAT(refused(of_messages(
                   user, {{"add_generation_prompt", true}, {"continue_final_message", true}})),
               HasSubstr("continue_final_message: the last message is continued, or another"));
+}
+
+// As each template writes an answer that calls; the forms' marks are those of the models.
+TEST(Conversation, TellsHowACallBegins) {
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "name"}}])");
+  const auto begins = [&](const std::string& calls) {
+    const std::string jinja =
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% for c in m.tool_calls or [] %}" +
+        calls + "{% endfor %}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
+    Conversation conversation;
+    conversation.messages = Json::parse(R"([{"role": "user", "content": "<tool_call>name"}])");
+    conversation.tools = tools;
+    try {
+      return call_beginning(ChatTemplate(jinja), conversation, "name");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  const std::string call = "{{ c.function.name }}", of_json = R"({"name": "{{ c.function.name }}")";
+  EXPECT_EQ(begins("thus <tool_call>\n" + of_json + ", \"arguments\": {}}\n</tool_call>"),
+            "<tool_call>\n{\"name\": \"name\"");
+  EXPECT_EQ(begins("<tool_call>\n<function=" + call + ">\n</function>\n</tool_call>"),
+            "<tool_call>\n<function=name>");
+  EXPECT_EQ(begins("<tool_call>" + call + "\n{# <arg_key> #}</tool_call>"), "<tool_call>name\n");
+  EXPECT_EQ(begins("<tool_call>" + call + "{# <arg_key> #}</tool_call>\n"), "<tool_call>name");
+  EXPECT_EQ(begins("<|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }}"
+                   "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"),
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.name:");
+  EXPECT_EQ(begins("{# 'think' #}<|open|>tools<|sep|><|open|>call tool=\"" + call +
+                   "\" index=\"1\"<|sep|><|close|>call<|sep|>"),
+            "<|open|>tools<|sep|><|open|>call tool=\"name\" index=\"1\"<|sep|>");
+  EXPECT_THAT(begins(call), HasSubstr("no calls in a form that is known"));
+  EXPECT_THAT(begins("{# <tool_call> #}" + call), HasSubstr("writes no call of name"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -133,6 +134,18 @@ def check_choices(client):
     ids = {choice.message.tool_calls[0].id for choice in choices}
     check(len(ids) == 2, "each choice has its call, with an id of its own")
     check(choices[0].message.content is None, "and no content beside it")
+    for choice in ["trains", "weather"]:
+        chosen = {"type": "function", "function": {"name": choice}}
+        reply, finish = whole(client, tools=TOOLS, tool_choice=chosen, **fields)
+        check([call["function"]["name"] for call in reply["tool_calls"]] == [choice], f"{choice} is called")
+    reply, finish = whole(client, tools=TOOLS, tool_choice="required", **fields)
+    check(finish == "tool_calls", "a tool is called")
+    # A form is of what is said: the model may call all the same.
+    form = {"guided_regex": "[A-Z][a-z]+!"}
+    reply, finish = whole(client, tools=TOOLS, extra_body=form, **fields)
+    check(reply["tool_calls"][0]["function"]["name"] == "light", "the tool is called beside a form")
+    reply, finish = whole(client, extra_body=form, **fields)
+    check(re.fullmatch("[A-Z][a-z]+!", reply["content"]), f"without tools the form is kept to, not {reply}")
     # The model is not told of tools, and what it writes all the same is text.
     reply, finish = whole(client, tools=TOOLS, tool_choice="none", **fields)
     check("tool_calls" not in reply and finish != "tool_calls", "tool_choice none has no calls")

@@ -149,6 +149,13 @@ def check_formats(client):
     fields = {"prompt": PROMPT, "max_tokens": 400, "logit_bias": asked["logit_bias"]}
     completed = client.completions.create(model=MODEL.name, extra_body={"guided_json": SCHEMA}, **fields)
     check(valid(json.loads(text_of(completed))), "a completion")
+    for name in ("date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "uri-reference"):
+        schema = {"type": "string", "format": name}
+        valid_format = jsonschema_rs.validator_for(schema, validate_formats=True).is_valid
+        check(not valid_format("no"), f"a text that is no {name}") if name != "uri-reference" and name != "hostname" else None
+        for seed in range(3):
+            choice = answer(seed, extra_body={"guided_json": schema}, temperature=1.5)
+            check(choice.finish_reason == "stop" and valid_format(json.loads(choice.message.content)), f"a {name}: {choice}")
     bad = form | {"json_schema": {"name": "x", "schema": {"type": "array", "uniqueItems": True}}}
     error = check.raises(openai.BadRequestError, lambda: answer(1, response_format=bad), "what cannot be kept to")
     check(error and "#/uniqueItems" in str(error), "with its place")
