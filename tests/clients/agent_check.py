@@ -141,11 +141,11 @@ def check_choices(client):
     reply, finish = whole(client, tools=TOOLS, tool_choice="required", **fields)
     check(finish == "tool_calls", "a tool is called")
     # A form is of what is said: the model may call all the same.
-    form = {"guided_regex": "[A-Z][a-z]+!"}
+    form = {"guided_regex": "[A-Z][a-z]{3}!"}
     reply, finish = whole(client, tools=TOOLS, extra_body=form, **fields)
     check(reply["tool_calls"][0]["function"]["name"] == "light", "the tool is called beside a form")
     reply, finish = whole(client, extra_body=form, **fields)
-    check(re.fullmatch("[A-Z][a-z]+!", reply["content"]), f"without tools the form is kept to, not {reply}")
+    check(re.fullmatch("[A-Z][a-z]{3}!", reply["content"]), f"without tools the form is kept to, not {reply}")
     # The model is not told of tools, and what it writes all the same is text.
     reply, finish = whole(client, tools=TOOLS, tool_choice="none", **fields)
     check("tool_calls" not in reply and finish != "tool_calls", "tool_choice none has no calls")
