@@ -1,5 +1,5 @@
 #include "app/program_main.h"
 
 int main(int argc, char** argv) {
-  return attnres::program_main(argc, argv);
+  attnres::end_program(attnres::program_main(argc, argv));
 }

@@ -31,6 +31,12 @@
 #include "attnres/support/nearest.h"
 #include "attnres/support/program.h"
 
+// There where a program looks for leaks, and where it counts coverage.
+extern "C" {
+[[gnu::weak]] void __lsan_do_leak_check();
+[[gnu::weak]] void __gcov_dump();
+}
+
 namespace attnres {
 namespace {
 
@@ -242,6 +248,12 @@ int program_main(int argc, char** argv) {
   } catch (const std::exception& e) {
     return report(e.what(), kFailedCode);
   }
+}
+
+void end_program(int exit_code) {
+  std::fflush(nullptr);
+  if (__lsan_do_leak_check != nullptr || __gcov_dump != nullptr) std::exit(exit_code);
+  std::_Exit(exit_code);
 }
 
 }  // namespace attnres

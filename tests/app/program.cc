@@ -97,7 +97,7 @@ class Starter : public ::testing::Environment {
     for (auto word = words.begin() + 3; word != words.end(); ++word)
       pointers.push_back(word->data());
     pointers.push_back(nullptr);
-    std::exit(program_main(static_cast<int>(pointers.size()) - 1, pointers.data()));
+    end_program(program_main(static_cast<int>(pointers.size()) - 1, pointers.data()));
   }
 
   int socket_ = -1;
