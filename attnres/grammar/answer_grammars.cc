@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kLongest = size_t{64} << 10;     // bytes of a grammar
 constexpr size_t kBytesOfText = 32;               // of each of some, beside its characters
-constexpr int64_t kPreparingSteps = 500'000'000;  // some 2 s
+constexpr int64_t kPreparingSteps = 200'000'000;  // some 2 s
 constexpr size_t kMostKept = 64, kMostKeptBytes = size_t{256} << 20;
 
 size_t text_bytes(const AnswerGrammar& answer) {

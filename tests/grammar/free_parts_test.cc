@@ -118,8 +118,9 @@ TEST_F(FreePartsTest, OneMayBeTheRestOfTheAnswer) {
 
 TEST_F(FreePartsTest, AreThoseOfAReply) {
   using Within = ReplyPlan::Within;
-  const CallForm calls = {.section = "<calls>", .begin = "<call>", .end = "</call>"};
-  const CallForm call = {.begin = "<call>", .end = "</call>"};
+  const CallForm calls = {
+      .section = "<calls>", .begin = "<call>", .head_end = "", .end = "</call>"};
+  const CallForm call = {.begin = "<call>", .head_end = "", .end = "</call>"};
   const ReplyFormat thinks = {.thought = "<think>", .thought_end = "</think>"};
   ReplyFormat thinks_and_calls = thinks;
   thinks_and_calls.calls = calls;
