@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/grammar/regex.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -271,7 +272,7 @@ class SchemaReader {
     for (const std::string& name : type_keywords().at(type)) {
       if (schema.contains(name)) (*part)[name] = schema[name];
     }
-    if (type == "string") check_string(*part, place);
+    if (type == "string") read_string(place, part);
     if (type == "number" || type == "integer") check_numeric_bounds(place, part);
     if (part->size() == 1 || !checked_.insert(part->dump()).second) return;
     try {
@@ -296,7 +297,17 @@ class SchemaReader {
     (*part)[largest] = below ? kLargestNumber : -kLargestNumber;
   }
 
-  void check_string(const Json& part, const std::string& place) const {
+  static void read_string(const std::string& place, Json* part) {
+    check_string(*part, place);
+    if (!part->contains("pattern")) return;
+    try {
+      (*part)["pattern"] = json_pattern((*part)["pattern"].get<std::string>());
+    } catch (const Error& e) {
+      demand(false, place + "/pattern", "{}", e.what());
+    }
+  }
+
+  static void check_string(const Json& part, const std::string& place) {
     static const Words kFormats = {"date", "date-time", "duration",      "email",
                                    "ipv4", "hostname",  "ipv6",          "time",
                                    "uuid", "uri",       "uri-reference", "uri-template"};

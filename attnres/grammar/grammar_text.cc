@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "attnres/grammar/answer_schema.h"
+#include "attnres/grammar/regex.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
 
@@ -106,7 +107,7 @@ xgrammar::Grammar make_grammar(const AnswerGrammar& answer, const StepBudget& bu
     case AnswerGrammar::Kind::json_schema:
       return grammar_of_schema(answer.text, budget);
     case AnswerGrammar::Kind::regex:
-      return xgrammar::Grammar::FromRegex(answer.text);
+      return xgrammar::Grammar::FromEBNF(regex_grammar(answer.text));
     case AnswerGrammar::Kind::choice:
       return grammar_of_choices(answer.choices);
     case AnswerGrammar::Kind::ebnf:

@@ -146,7 +146,9 @@ TEST(AnswerGrammars, FollowNumbersOfASchema) {
 TEST(AnswerGrammars, TakeTextsAsTheyAre) {
   const ByteTokenizer tokenizer;
   AnswerGrammars grammars(tokenizer);
-  const std::set<std::string> language = {"a\"b\\n\n", "[a]", "| \t\x01", "#é"};
+  // Some are read as others where XGrammar reads again what it wrote.
+  const std::set<std::string> language = {"a\"b\\n\n", "[a]",   "| \t\x01",           "#é",
+                                          "éb",        "\177a", std::string("\0a", 2)};
   const auto constraint =
       grammars.prepare({.kind = Kind::choice, .choices = {language.begin(), language.end()}});
   EXPECT_EQ(Walk(tokenizer, *constraint, language, 8).wrong, 0);
@@ -165,8 +167,8 @@ TEST(AnswerGrammars, SayWhatIsWrong) {
   EXPECT_THAT(error(Kind::ebnf, "root ::= a\na[max_tokens=5] ::= [a-z]*"), HasSubstr("attributes"));
   EXPECT_THAT(error(Kind::ebnf, "root ::= root"), HasSubstr("no token"));
   EXPECT_THAT(error(Kind::regex, "(a"), HasSubstr("position"));
-  EXPECT_THAT(error(Kind::regex, "(a)\\1"), HasSubstr("Backreference"));
-  EXPECT_THAT(error(Kind::regex, "(?=a)b"), HasSubstr("Lookahead"));
+  EXPECT_THAT(error(Kind::regex, "(a)\\1"), HasSubstr("references"));
+  EXPECT_THAT(error(Kind::regex, "(?=a)b"), HasSubstr("looking around"));
   EXPECT_THAT(error(Kind::json_schema, "{"), HasSubstr("the schema"));
   EXPECT_THAT(error(Kind::json_schema, R"({"$ref": "#"})"), HasSubstr("no token"));
   EXPECT_THAT(error(Kind::choice, ""), HasSubstr("to choose from"));
@@ -210,7 +212,7 @@ TEST(AnswerGrammars, AreNotTakenInByCostlyOnes) {
               HasSubstr("too many ways"));
   EXPECT_THAT(error(Kind::regex, "(a{1,1000}){1,1000}"), HasSubstr("too many ways"));
   EXPECT_THAT(error(Kind::regex, std::string(2000, '(') + "a" + std::string(2000, ')')),
-              HasSubstr("Nest"));
+              HasSubstr("nested deeper"));
   EXPECT_THAT(error(Kind::regex, "((a*)*)*b?"), HasSubstr("too many ways"));
   // Numbers of characters that there are not.
   EXPECT_NO_THROW(grammars.prepare(
