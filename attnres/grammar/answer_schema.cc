@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "attnres/grammar/regex.h"
 #include "attnres/grammar/schema_facts.h"
 #include "attnres/grammar/string_formats.h"
 #include "attnres/support/error.h"
@@ -313,6 +314,12 @@ class SchemaReader {
     if (part->contains("format")) read_format(format, place, part);
     demand(!part->contains("pattern") || part->size() == 2, within(place, "pattern"),
            "answers cannot be kept to this beside other bounds of a text; leave one out");
+    if (!part->contains("pattern")) return;
+    try {
+      (*part)["pattern"] = json_pattern((*part)["pattern"].get<std::string>());
+    } catch (const Error& e) {
+      demand(false, within(place, "pattern"), "{}", e.what());
+    }
   }
 
   static void read_format(const std::string& name, const std::string& place, Json* part) {

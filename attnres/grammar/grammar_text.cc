@@ -7,6 +7,7 @@
 
 #include "attnres/grammar/answer_schema.h"
 #include "attnres/grammar/gbnf.h"
+#include "attnres/grammar/regex.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
 
@@ -61,7 +62,7 @@ xgrammar::Grammar make_grammar(const AnswerGrammar& answer, const StepBudget& bu
     case AnswerGrammar::Kind::json_schema:
       return grammar_of_schema(answer.text, budget);
     case AnswerGrammar::Kind::regex:
-      return xgrammar::Grammar::FromRegex(answer.text);
+      return xgrammar::Grammar::FromEBNF(regex_grammar(answer.text));
     case AnswerGrammar::Kind::choice:
       return grammar_of_choices(answer.choices);
     case AnswerGrammar::Kind::ebnf:
