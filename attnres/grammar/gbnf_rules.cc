@@ -318,11 +318,7 @@ int64_t GbnfReader::read_count() {
 char32_t GbnfReader::read_character() {
   if (next() == '\\') return read_escape();
   const size_t bytes = utf8_step(text_.substr(place_)).bytes;
-  auto character = static_cast<char32_t>(static_cast<unsigned char>(next()));
-  if (bytes > 1) character &= 0x7fU >> bytes;
-  for (size_t i = 1; i < bytes; ++i) {
-    character = (character << 6) | (static_cast<unsigned char>(text_[place_ + i]) & 0x3fU);
-  }
+  const char32_t character = characters_in(text_.substr(place_, bytes)).front();
   place_ += bytes;
   return character;
 }

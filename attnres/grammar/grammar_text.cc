@@ -1,15 +1,14 @@
 #include "attnres/grammar/grammar_text.h"
 
-#include <fmt/core.h>
-
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "attnres/grammar/answer_schema.h"
+#include "attnres/grammar/ebnf_text.h"
 #include "attnres/grammar/gbnf.h"
 #include "attnres/grammar/regex.h"
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
+#include "attnres/text/utf8.h"
 
 namespace attnres {
 namespace {
@@ -30,25 +29,13 @@ xgrammar::Grammar grammar_of_schema(const std::string& text, const StepBudget& b
   return grammar_of_schema(answer_schema(parse_json(text, "the schema"), check_part));
 }
 
-std::string in_quotes(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      result += {'\\', c};
-    } else if (byte < 0x20 || byte == 0x7f) {
-      result += fmt::format("\\u{:04x}", byte);
-    } else {
-      result += c;
-    }
-  }
-  return result + "\"";
-}
-
 xgrammar::Grammar grammar_of_choices(const std::vector<std::string>& choices) {
   require(!choices.empty(), "expected a text or more to choose from");
   std::string root = "root ::= ";
-  for (const std::string& choice : choices) root += in_quotes(choice) + " | ";
+  for (const std::string& choice : choices) {
+    require_utf8(choice, "a choice");
+    root += ebnf_text(characters_in(choice)) + " | ";
+  }
   root.resize(root.size() - 3);
   return xgrammar::Grammar::FromEBNF(root);
 }

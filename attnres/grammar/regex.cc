@@ -2,31 +2,19 @@
 
 #include <fmt/core.h>
 
-#include <cctype>
 #include <utility>
 #include <vector>
 
+#include "attnres/grammar/ebnf_text.h"
 #include "attnres/grammar/regex_reader.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
 
-// Of escapes XGrammar reads those of four and eight digits rightly everywhere.
-std::string ebnf_character(char32_t c) {
-  if (c < 0x80 && std::isalnum(static_cast<int>(c)) != 0) return {static_cast<char>(c)};
-  const auto number = static_cast<uint32_t>(c);
-  return number > 0xffff ? fmt::format("\\U{:08x}", number) : fmt::format("\\u{:04x}", number);
-}
-
 std::string ebnf_characters(const Characters& characters) {
-  if (is_one(characters)) return "\"" + ebnf_character(characters[0].first) + "\"";
-  std::string result = "[";
-  for (const auto& [first, last] : characters) {
-    result += ebnf_character(first);
-    if (first != last) result += "-" + ebnf_character(last);
-  }
-  return result + "]";
+  if (!is_one(characters)) return ebnf_class(characters);
+  return ebnf_text(std::u32string(1, characters[0].first));
 }
 
 std::string ebnf_counts(const RegexNode& node) {
@@ -65,7 +53,7 @@ RegexNode text_node(std::string_view ascii) {
   return joined(RegexNode::Kind::sequence, std::move(parts));
 }
 
-std::string escaped(char32_t c) {
+std::string json_escape(char32_t c) {
   constexpr std::string_view kCharacters = "\"\\\b\f\n\r\t", kLetters = "\"\\bfnrt";
   const size_t known = kCharacters.find(static_cast<char>(c));
   if (known != kCharacters.npos) return {'\\', kLetters[known]};
@@ -78,11 +66,11 @@ RegexNode in_json(RegexNode node) {
   static const Characters kEscaped = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}};
   for (RegexNode& part : node.parts) part = in_json(std::move(part));
   if (node.kind != RegexNode::Kind::characters) return node;
-  Characters unescaped = common(node.characters, all_but(kEscaped));
+  Characters unescaped = characters_without(node.characters, kEscaped);
   if (!unescaped.empty()) return {.kind = node.kind, .characters = std::move(unescaped)};
   std::vector<RegexNode> choices;
   for (const auto& [first, last] : node.characters) {
-    for (char32_t c = first; c <= last; ++c) choices.push_back(text_node(escaped(c)));
+    for (char32_t c = first; c <= last; ++c) choices.push_back(text_node(json_escape(c)));
   }
   return joined(RegexNode::Kind::choice, std::move(choices));
 }

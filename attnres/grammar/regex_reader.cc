@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,28 +14,8 @@ namespace attnres {
 namespace {
 
 constexpr size_t kLongestExpression = 5000;  // in bytes; XGrammar takes quadratic time
-constexpr int kDeepestGroup = 100;
+constexpr int kDeepestNesting = 100;
 constexpr int64_t kMostCounted = 1'000'000;  // of a quantifier
-constexpr char32_t kLastCharacter = 0x10ffff;
-
-const Characters& all_characters() {
-  static const Characters all = {{0, 0xd7ff}, {0xe000, kLastCharacter}};
-  return all;
-}
-
-Characters in_order(Characters ranges) {
-  std::sort(ranges.begin(), ranges.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
-  Characters result;
-  for (const auto& [first, last] : ranges) {
-    if (!result.empty() && first <= result.back().last + 1) {
-      result.back().last = std::max(result.back().last, last);
-    } else {
-      result.push_back({first, last});
-    }
-  }
-  return result;
-}
 
 bool is_empty(const RegexNode& node) {
   return node.kind == RegexNode::Kind::sequence && node.parts.empty();
@@ -67,23 +46,14 @@ std::optional<uint32_t> hex_value(char32_t c) {
   return std::nullopt;
 }
 
-std::u32string characters_of(std::string_view text) {
-  require_utf8(text, "the expression");
-  std::u32string result;
-  while (!text.empty()) {
-    const size_t bytes = utf8_step(text).bytes;
-    constexpr std::array<unsigned, 5> kFirstBits = {0, 0x7f, 0x1f, 0x0f, 0x07};
-    char32_t c = static_cast<unsigned char>(text[0]) & kFirstBits[bytes];
-    for (size_t i = 1; i < bytes; ++i) c = c << 6 | (static_cast<unsigned char>(text[i]) & 0x3f);
-    result += c;
-    text.remove_prefix(bytes);
-  }
-  return result;
+std::u32string decoded(std::string_view expression) {
+  require_utf8(expression, "the expression");
+  return characters_in(expression);
 }
 
 class RegexReader {
  public:
-  explicit RegexReader(std::string_view expression) : text_(characters_of(expression)) {
+  explicit RegexReader(std::string_view expression) : text_(decoded(expression)) {
     const size_t nul = text_.find(U'\0');
     demand(nul == text_.npos, nul, "there is a NUL byte; write \\x00");
   }
@@ -206,7 +176,7 @@ class RegexReader {
 
   Part read_group(bool may_begin) {
     const size_t place = place_ - 1;
-    demand(++depth_ <= kDeepestGroup, place, "groups are nested deeper than {}", kDeepestGroup);
+    demand(++depth_ <= kDeepestNesting, place, "groups are nested deeper than {}", kDeepestNesting);
     if (take("?")) read_group_kind(place);
     Part group = read_choice(may_begin);
     demand(take(")"), place, "this ( is not closed; write \\( for the character");
@@ -241,7 +211,7 @@ class RegexReader {
            static_cast<char>(next()));
     Characters characters;
     if (take(".")) {
-      characters = all_but({{'\n', '\n'}});
+      characters = characters_beside({{'\n', '\n'}});
     } else if (take("[")) {
       characters = read_class();
     } else if (take("\\")) {
@@ -258,7 +228,7 @@ class RegexReader {
     const bool negated = take("^");
     demand(!next_is("]"), place_,
            "classes that begin with ] or are empty are not taken; write \\] for the character");
-    Characters characters;
+    std::vector<CharacterRange> characters;
     while (!take("]")) {
       const size_t begin = place_;
       Characters item = read_class_item(place);
@@ -272,8 +242,7 @@ class RegexReader {
       }
       characters.insert(characters.end(), item.begin(), item.end());
     }
-    characters = common(in_order(std::move(characters)), all_characters());
-    if (negated) characters = all_but(characters);
+    characters = negated ? characters_beside(characters) : characters_of(characters);
     demand(!characters.empty(), place, "no character is in this class; leave out what it is in");
     return characters;
   }
@@ -300,9 +269,9 @@ class RegexReader {
     ++place_;
     constexpr std::u32string_view kLetters = U"tnvfr", kMeant = U"\t\n\v\f\r";
     const auto one = [](char32_t character) { return Characters{{character, character}}; };
-    if (c == 'd' || c == 'D') return c == 'd' ? kDigits : all_but(kDigits);
-    if (c == 's' || c == 'S') return c == 's' ? kSpaces : all_but(kSpaces);
-    if (c == 'w' || c == 'W') return c == 'w' ? kWords : all_but(kWords);
+    if (c == 'd' || c == 'D') return c == 'd' ? kDigits : characters_beside(kDigits);
+    if (c == 's' || c == 'S') return c == 's' ? kSpaces : characters_beside(kSpaces);
+    if (c == 'w' || c == 'W') return c == 'w' ? kWords : characters_beside(kWords);
     if (c == 'x') return one(read_hex(2, place));
     if (c == 'u' || c == 'U') return one(read_code_point(c, place));
     if (const size_t i = kLetters.find(c); i != kLetters.npos) return one(kMeant[i]);
@@ -368,31 +337,6 @@ class RegexReader {
 };
 
 }  // namespace
-
-Characters common(const Characters& a, const Characters& b) {
-  Characters result;
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    const CharacterRange both = {std::max(a[i].first, b[j].first), std::min(a[i].last, b[j].last)};
-    if (both.first <= both.last) result.push_back(both);
-    (a[i].last < b[j].last ? i : j) += 1;
-  }
-  return result;
-}
-
-Characters all_but(const Characters& characters) {
-  Characters result;
-  char32_t next = 0;
-  for (const auto& [first, last] : characters) {
-    if (first > next) result.push_back({next, first - 1});
-    next = last + 1;
-  }
-  if (next <= kLastCharacter) result.push_back({next, kLastCharacter});
-  return common(result, all_characters());
-}
-
-bool is_one(const Characters& characters) {
-  return characters.size() == 1 && characters[0].first == characters[0].last;
-}
 
 RegexNode joined(RegexNode::Kind kind, std::vector<RegexNode> parts) {
   if (parts.size() == 1) return std::move(parts[0]);

@@ -5,16 +5,9 @@
 #include <string_view>
 #include <vector>
 
+#include "attnres/grammar/characters.h"
+
 namespace attnres {
-
-struct CharacterRange {
-  char32_t first, last;
-};
-using Characters = std::vector<CharacterRange>;  // in order, and apart; no surrogates
-
-Characters common(const Characters& a, const Characters& b);
-Characters all_but(const Characters& characters);
-bool is_one(const Characters& characters);
 
 struct RegexNode {
   enum class Kind { characters, sequence, choice, repetition };
