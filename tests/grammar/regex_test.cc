@@ -1,6 +1,9 @@
 #include "attnres/grammar/regex.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
 
 #include "attnres/grammar/answer_grammars.h"
 #include "attnres/support/error.h"
@@ -199,8 +202,8 @@ TEST_F(Regex, RefusesByPlace) {
            {std::string("a\0b", 3), 2, "a NUL byte; write \\x00"},
            {hundred + "(a)" + closed, 101, "nested deeper than 100"}}) {
     const std::string message = message_of<Error>([&] { regex_grammar(c.expression); });
-    EXPECT_THAT(message, AllOf(StartsWith("position " + std::to_string(c.place) + ": "),
-                               HasSubstr(c.message)))
+    EXPECT_THAT(message,
+                AllOf(StartsWith(fmt::format("position {}: ", c.place)), HasSubstr(c.message)))
         << c.expression;
     EXPECT_EQ(message_of<Error>([&] { json_pattern(c.expression); }), message) << c.expression;
   }

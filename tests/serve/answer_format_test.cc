@@ -170,7 +170,7 @@ TEST_F(AnswerFormat, SaysWhatIsWrong) {
            {R"({"guided_choice": "a"})", "a list of texts", "guided_choice"},
            {R"({"guided_choice": [1]})", "expected a text", "guided_choice"},
            {R"({"guided_regex": "(a"})", "position", "guided_regex"},
-           {R"({"grammar": "root = 5"})", "grammar: EBNF", "grammar"},
+           {R"({"grammar": "root = 5"})", "grammar: line 1: expected ::=", "grammar"},
            {R"({"grammar": "root ::= \"a\"", "guided_regex": "a"})", "beside guided_regex",
             "grammar"},
            {R"({"structured_outputs": {"regex": "a", "choice": ["a"]}})", "leave one out",
