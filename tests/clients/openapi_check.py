@@ -99,7 +99,7 @@ RULES = [
     negative_data_rejection,
 ]
 # What a plain transcript has no place for, or need not have.
-FOR_TEMPLATES = ("tools", "documents", "chat_template_kwargs", "reasoning_effort",
+FOR_TEMPLATES = ("tools", "tool_choice", "documents", "chat_template_kwargs", "reasoning_effort",
                  "continue_final_message")  # fmt: skip
 check = Checks("openapi_check")
 
