@@ -252,7 +252,8 @@ int program_main(int argc, char** argv) {
 
 void end_program(int exit_code) {
   std::fflush(nullptr);
-  if (__lsan_do_leak_check != nullptr || __gcov_dump != nullptr) std::exit(exit_code);
+  if (__lsan_do_leak_check != nullptr) __lsan_do_leak_check();
+  if (__gcov_dump != nullptr) __gcov_dump();
   std::_Exit(exit_code);
 }
 

@@ -7,8 +7,7 @@ namespace attnres {
 // Returns 0 done, 1 failed, 2 used wrongly, 3 training diverged, 130 interrupted (support/error.h).
 int program_main(int argc, char** argv);
 
-// Ends the process, at once: taking down what libtorch registers takes a tenth of a second. Where
-// leaks are looked for, or coverage is counted, as ever.
+// Ends the process, at once: taking down what libtorch registers takes a tenth of a second.
 [[noreturn]] void end_program(int exit_code);
 
 }  // namespace attnres
