@@ -9,12 +9,6 @@
 namespace attnres {
 namespace {
 
-std::string text_of(const std::vector<ChatPart>& parts) {
-  std::string text;
-  for (const ChatPart& part : parts) text += part.text;
-  return text;
-}
-
 // What has to come right before the name, which may be anything.
 std::string before_name(const CallForm& form) {
   if (!form.name_attribute.empty()) return " " + form.name_attribute + "=\"";
@@ -31,23 +25,35 @@ size_t after_name(const CallForm& form, std::string_view text, size_t end) {
   return text.substr(end).starts_with(mark) ? end + mark.size() : end;
 }
 
+// A question with this tool alone: however long a conversation is, and however many tools it has,
+// finding how each is called takes no longer than they are.
+Conversation question(const Conversation& conversation, const std::string& tool) {
+  Conversation question{.messages = {{{"role", "user"}, {"content", "?"}}},
+                        .tools = Json::array(),
+                        .arguments = conversation.arguments,
+                        .add_generation_prompt = false};
+  for (const Json& given : conversation.tools) {
+    if (name_of_tool(given) == tool) question.tools.push_back(given);
+  }
+  return question;
+}
+
 }  // namespace
 
-std::string call_beginning(const ChatTemplate& chat_template, Conversation conversation,
+std::string call_beginning(const ChatTemplate& chat_template, const Conversation& conversation,
                            const std::string& tool) {
   const auto& form = chat_template.reply_format().calls;
   require(form.has_value(),
           "tool_choice: this model's chat template writes no calls in a form that is known");
-  conversation.add_generation_prompt = conversation.continue_final_message = false;
-  const std::string before = text_of(chat_template.rendered(conversation));
-  conversation.messages.push_back(
-      {{"role", "assistant"},
-       {"content", ""},
-       {"tool_calls",
-        {{{"id", form->head_is_id ? "functions." + tool + ":0" : "call_0"},
-          {"type", "function"},
-          {"function", {{"name", tool}, {"arguments", Json::object()}}}}}}});
-  const std::string after = text_of(chat_template.rendered(conversation));
+  Conversation asked = question(conversation, tool);
+  const std::string before = text_of(chat_template.rendered(asked));
+  asked.messages.push_back({{"role", "assistant"},
+                            {"content", ""},
+                            {"tool_calls",
+                             {{{"id", form->head_is_id ? "functions." + tool + ":0" : "call_0"},
+                               {"type", "function"},
+                               {"function", {{"name", tool}, {"arguments", Json::object()}}}}}}});
+  const std::string after = text_of(chat_template.rendered(asked));
 
   const auto same = std::mismatch(before.begin(), before.end(), after.begin(), after.end()).first;
   size_t end = static_cast<size_t>(same - before.begin());

@@ -293,6 +293,12 @@ ChatEnds ChatTemplate::ends(const Tokenizer& tokenizer) const {
   return {};
 }
 
+std::string text_of(const std::vector<ChatPart>& parts) {
+  std::string text;
+  for (const ChatPart& part : parts) text += part.text;
+  return text;
+}
+
 std::vector<int32_t> chat_prompt_ids(const std::vector<ChatPart>& prompt,
                                      const ChatTemplate& chat_template,
                                      const Tokenizer& tokenizer) {

@@ -27,6 +27,8 @@ struct ChatPart {
   bool operator==(const ChatPart&) const = default;
 };
 
+std::string text_of(const std::vector<ChatPart>& parts);
+
 // What ends an answer: control tokens that the tokenizer has, and texts.
 struct ChatEnds {
   std::vector<int64_t> tokens = {};

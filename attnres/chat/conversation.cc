@@ -11,6 +11,7 @@ namespace attnres {
 namespace {
 
 constexpr const char* kConversation = "the conversation";
+constexpr size_t kMostCallable = 128;  // as in OpenAI's API
 
 bool flag(const Json& value, const std::string& name) {
   require(value.is_boolean(), "{}: expected true or false, got {}", name, shown(value));
@@ -22,11 +23,6 @@ void check_list(const Json& list, const std::string& name) {
                        return item.is_object();
                      });
   require(sound, "{}: expected a list of objects, got {}", name, shown(list));
-}
-
-Json name_of_tool(const Json& tool) {
-  const Json function = tool.value("function", Json());
-  return function.is_object() ? function.value("name", Json()) : Json();
 }
 
 void choose_tools(const Json& choice, Conversation* conversation) {
@@ -49,9 +45,17 @@ void choose_tools(const Json& choice, Conversation* conversation) {
   require(
       !conversation->must_call.empty(), "tool_choice: {}",
       wanted.is_null() ? "there are no tools" : fmt::format("there is no tool {}", shown(wanted)));
+  require(conversation->must_call.size() <= kMostCallable,
+          "tool_choice: required takes {} tools at most, got {}; name one, or give fewer",
+          kMostCallable, conversation->must_call.size());
 }
 
 }  // namespace
+
+Json name_of_tool(const Json& tool) {
+  const Json function = tool.value("function", Json());
+  return function.is_object() ? function.value("name", Json()) : Json();
+}
 
 Conversation parse_conversation(std::string_view json) {
   Json given = parse_json(json, kConversation);

@@ -27,6 +27,9 @@ struct Conversation {
 // "function": {"name"}}. Throws Error on anything else.
 Conversation parse_conversation(std::string_view json);
 
+// Of {"function": {"name"}}; null of another.
+Json name_of_tool(const Json& tool);
+
 // Throws Error where its parts are not of these kinds.
 void check(const Conversation& conversation);
 // Throws Error naming the field on arguments that are no object, and on a name that is another part

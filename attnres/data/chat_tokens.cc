@@ -10,12 +10,6 @@
 namespace attnres {
 namespace {
 
-std::string text_of(const std::vector<ChatPart>& parts) {
-  std::string text;
-  for (const ChatPart& part : parts) text += part.text;
-  return text;
-}
-
 // Bytes [begin, end) of what is rendered.
 std::vector<ChatPart> slice(const std::vector<ChatPart>& parts, size_t begin, size_t end) {
   std::vector<ChatPart> slice;

@@ -218,6 +218,19 @@ TEST(Conversation, RefusesWhatIsNone) {
               HasSubstr("continue_final_message: the last message is continued, or another"));
 }
 
+TEST(Conversation, HasToCallOneOfAFew) {
+  Json conversation = of_messages({message("user", "Hi")}, {{"tool_choice", "required"}});
+  const auto add_tool = [&](const std::string& name) {
+    conversation["tools"].push_back({{"function", {{"name", name}}}});
+  };
+  for (int i = 0; i < 128; ++i) add_tool("f" + std::to_string(i));
+  EXPECT_EQ(parse_conversation(conversation.dump()).must_call.size(), 128u);
+  add_tool("g");
+  EXPECT_THAT(refusal("{{ tools }}", conversation), HasSubstr("takes 128 tools at most, got 129"));
+  conversation["tool_choice"] = {{"type", "function"}, {"function", {{"name", "g"}}}};
+  EXPECT_EQ(parse_conversation(conversation.dump()).must_call, std::vector<std::string>{"g"});
+}
+
 // As each template writes an answer that calls; the forms' marks are those of the models.
 TEST(Conversation, TellsHowACallBegins) {
   const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "name"}}])");

@@ -11,6 +11,7 @@
 #include "attnres/support/random.h"
 #include "attnres/text/bytes.h"
 #include "attnres/text/passage.h"
+#include "tests/grammar/language_walk.h"
 #include "tests/grammar/listed_tokens.h"
 #include "tests/grammar/plain_schema.h"
 #include "tests/text/test_files.h"
@@ -138,14 +139,8 @@ TEST(AnswerSchema, TakesEveryValueThatIsWritten) {
   const ByteTokenizer tokenizer;
   AnswerGrammars grammars(tokenizer);
   const auto takes = [&](const std::string& schema, const std::string& text) {
-    const auto state =
-        grammars.prepare({.kind = AnswerGrammar::Kind::json_schema, .text = schema})->start();
-    for (const char c : text) {
-      const auto token = static_cast<unsigned char>(c);
-      if (!state->allowed()[token]) return false;
-      state->accept(token);
-    }
-    return state->allowed().end;
+    return testing::takes(
+        *grammars.prepare({.kind = AnswerGrammar::Kind::json_schema, .text = schema}), text);
   };
   const std::string person = schemas()[0].dump();
   EXPECT_TRUE(takes(person, R"({"name": "Ada \u00e9 \\ \ud7ff", "age": 36})"));
@@ -188,15 +183,10 @@ TEST(AnswerSchema, DatesAreOnesThatThereAre) {
   const ByteTokenizer tokenizer;
   AnswerGrammars grammars(tokenizer);
   const auto takes = [&](const std::string& format, const std::string& text) {
-    const auto state = grammars
-                           .prepare({.kind = AnswerGrammar::Kind::json_schema,
-                                     .text = Json{{"type", "string"}, {"format", format}}.dump()})
-                           ->start();
-    for (const char c : '"' + text + '"') {
-      if (!state->allowed()[static_cast<unsigned char>(c)]) return false;
-      state->accept(static_cast<unsigned char>(c));
-    }
-    return state->allowed().end;
+    const Json schema = {{"type", "string"}, {"format", format}};
+    return testing::takes(
+        *grammars.prepare({.kind = AnswerGrammar::Kind::json_schema, .text = schema.dump()}),
+        '"' + text + '"');
   };
   int taken = 0;
   for (int month = 0; month <= 13; ++month) {

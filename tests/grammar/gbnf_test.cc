@@ -20,6 +20,7 @@ using Predicate = std::function<bool(const std::string&)>;
 using ::testing::HasSubstr;
 using testing::LanguageWalk;
 using testing::ListedTokens;
+using testing::takes;
 using testing::texts_of;
 
 const std::string kZero(1, '\0');
@@ -148,16 +149,6 @@ TEST(Gbnf, HasRecursiveRules) {
   EXPECT_EQ(differences_of(grammar, {"a", "b"}, language, 4), 0);
   language.erase("aba");
   EXPECT_GT(differences_of(grammar, {"a", "b"}, language, 4), 0);
-}
-
-bool takes(const TokenConstraint& constraint, const std::string& text) {
-  const auto state = constraint.start();
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (!state->allowed()[byte]) return false;
-    state->accept(byte);
-  }
-  return state->allowed().end;
 }
 
 TEST(Gbnf, NegatedClassesHaveCharactersOnly) {

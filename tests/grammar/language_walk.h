@@ -5,6 +5,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,17 @@ inline std::set<std::string> texts_of(const std::vector<std::string>& characters
 inline bool begins_one(const std::set<std::string>& language, const std::string& text) {
   const auto next = language.lower_bound(text);
   return next != language.end() && next->starts_with(text);
+}
+
+// Whether answers may be a text: all its bytes, one after another, and then the end.
+inline bool takes(const TokenConstraint& constraint, std::string_view text) {
+  const auto state = constraint.start();
+  for (const char c : text) {
+    const int32_t byte = static_cast<unsigned char>(c);
+    if (!state->allowed()[byte]) return false;
+    state->accept(byte);
+  }
+  return state->allowed().end;
 }
 
 // Follows every sequence of allowed tokens up to a length, and counts where tokens and ends are not

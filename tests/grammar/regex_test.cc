@@ -9,6 +9,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/json.h"
 #include "attnres/text/bytes.h"
+#include "tests/grammar/language_walk.h"
 #include "tests/text/test_files.h"
 
 namespace attnres::regex_test {
@@ -18,17 +19,6 @@ using Kind = AnswerGrammar::Kind;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-// Whether answers may be a text: all its bytes, one after another, and then the end.
-bool takes(const TokenConstraint& constraint, std::string_view text) {
-  const auto state = constraint.start();
-  for (const char c : text) {
-    const int32_t token = static_cast<unsigned char>(c);
-    if (!state->allowed()[token]) return false;
-    state->accept(token);
-  }
-  return state->allowed().end;
-}
 
 std::string schema_of(const std::string& expression) {
   return Json({{"type", "string"}, {"pattern", expression}}).dump();
@@ -42,14 +32,14 @@ bool is_escaped(const std::string& text) {
 class Regex : public ::testing::Test {
  protected:
   bool takes(const std::string& expression, std::string_view text) {
-    return regex_test::takes(*grammars_.prepare({.kind = Kind::regex, .text = expression}), text);
+    return testing::takes(*grammars_.prepare({.kind = Kind::regex, .text = expression}), text);
   }
   bool pattern_takes(const std::string& expression, std::string_view json) {
-    return regex_test::takes(
+    return testing::takes(
         *grammars_.prepare({.kind = Kind::json_schema, .text = schema_of(expression)}), json);
   }
 
-  const ByteTokenizer tokenizer_;
+  const ByteTokenizer tokenizer_{};
   AnswerGrammars grammars_{tokenizer_};
 };
 
@@ -200,7 +190,7 @@ TEST_F(Regex, RefusesByPlace) {
            {"(^a)*", 2, "^ is not taken in what is repeated; write it outside"},
            {"(a$){2}", 3, "$ is not taken in what is repeated"},
            {std::string("a\0b", 3), 2, "a NUL byte; write \\x00"},
-           {hundred + "(a)" + closed, 101, "nested deeper than 100"}}) {
+           {fmt::format("{}(a){}", hundred, closed), 101, "nested deeper than 100"}}) {
     const std::string message = message_of<Error>([&] { regex_grammar(c.expression); });
     EXPECT_THAT(message,
                 AllOf(StartsWith(fmt::format("position {}: ", c.place)), HasSubstr(c.message)))
