@@ -116,7 +116,7 @@ std::vector<Tensor> packed_maps(const Tensor& x, const std::vector<PackedMatrix>
             "linear map: expected x [..., K] and a packed weight [N, K]; x is {}, and the weight "
             "has {} columns",
             shape_of(x), weight.columns);
-    if (is_streamed(weight.format, x_MK.size(0))) streamed.push_back(weight);
+    if (is_streamed(weight, x_MK.size(0))) streamed.push_back(weight);
   }
   const std::vector<Tensor> products =
       streamed.empty() ? std::vector<Tensor>() : streaming_products(x_MK, streamed);
@@ -124,7 +124,7 @@ std::vector<Tensor> packed_maps(const Tensor& x, const std::vector<PackedMatrix>
   auto product = products.begin();
   for (const PackedMatrix& weight : weights) {
     const Tensor y_MN =
-        is_streamed(weight.format, x_MK.size(0)) ? *product++ : product_with_unpacked(x_MK, weight);
+        is_streamed(weight, x_MK.size(0)) ? *product++ : product_with_unpacked(x_MK, weight);
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = y_MN.size(1);
     outputs.push_back(y_MN.view(shape).to(x.scalar_type()));

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 
+#include "attnres/ops/packed_weight/kernel_wide.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -30,9 +31,12 @@ Provider provider_for(const Processor& processor, at::ScalarType dtype, Product 
   return sizes.M >= 128 ? Provider::onednn : Provider::libtorch;
 }
 
-bool is_streamed(WeightFormat format, int64_t rows) {
+bool is_streamed(const PackedMatrix& weight, int64_t rows) {
   constexpr int64_t kFewRowsOfBlocks = 64;
-  return rows <= (has_blocks(format) ? kFewRowsOfBlocks : kFewRows);
+  if (is_quantized(weight.format) && weight.bytes.is_cpu() && kernel::has_wide_products()) {
+    return true;
+  }
+  return rows <= (has_blocks(weight.format) ? kFewRowsOfBlocks : kFewRows);
 }
 
 std::string provider_name(Provider provider, at::ScalarType dtype) {

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "attnres/ops/processor.h"
-#include "attnres/parameters/weight_format.h"
+#include "attnres/parameters/packed_matrix.h"
 
 namespace attnres {
 
@@ -40,7 +40,7 @@ Provider provider_for(const Processor& processor, at::ScalarType dtype, Product 
 
 // Whether a stream of packed numbers is faster than a product with unpacked ones. Without blocks
 // that is where it is with float32 numbers.
-bool is_streamed(WeightFormat format, int64_t rows);
+bool is_streamed(const PackedMatrix& weight, int64_t rows);
 
 // For people: "MKL", "oneDNN", "streaming".
 std::string provider_name(Provider provider, at::ScalarType dtype);

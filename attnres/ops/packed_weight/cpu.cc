@@ -10,7 +10,6 @@
 #include "attnres/ops/packed_weight/kernel.h"
 #include "attnres/ops/packed_weight/pack_rows.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
-#include "attnres/ops/packed_weight/streaming_product.h"
 #include "attnres/ops/tensors.h"
 
 namespace attnres {
@@ -63,16 +62,13 @@ int64_t rows_in(const Tensor& values) {
   return values.numel() / values.size(-1);
 }
 
-kernel::PackedRows packed_rows(const Tensor& rows, WeightFormat format, int64_t columns) {
-  return {static_cast<const uint8_t*>(rows.const_data_ptr()), format, columns};
-}
-
 Tensor unpack_on_cpu(const PackedMatrix& weight) {
   std::vector<int64_t> shape = weight.bytes.sizes().vec();
   shape.back() = weight.columns;
   Tensor values = at::empty(shape, at::kFloat);
   auto* to = values.mutable_data_ptr<float>();
-  const kernel::PackedRows rows = packed_rows(weight.bytes, weight.format, weight.columns);
+  const kernel::PackedRows rows = {weight.bytes.const_data_ptr<uint8_t>(), weight.format,
+                                   weight.columns};
   at::parallel_for(0, rows_in(values), 1 + 65536 / weight.columns,
                    [&](int64_t first, int64_t last) {
                      kernel::unpack_rows(rows, first, last, to + first * weight.columns);
@@ -80,121 +76,7 @@ Tensor unpack_on_cpu(const PackedMatrix& weight) {
   return values;
 }
 
-// A tile of W stays in a core's cache while all rows of x pass it.
-constexpr int64_t kTileBytes = 128 << 10;
-
-// Rows of x as kernels take them: quantized for weights that are, else in rows that do not begin
-// at the same place of a core's cache, as those of a power of two do.
-class ThinInput {
- public:
-  explicit ThinInput(const Tensor& x_MK) : x_MK_(x_MK) {}
-
-  // Before products with weights of this format.
-  void prepare(WeightFormat format) {
-    if (is_quantized(format)) {
-      if (quantized_.empty()) quantize();
-    } else if (rows_.empty()) {
-      arrange();
-    }
-  }
-
-  // Up to kMostThinRows rows from `m` on.
-  void fill(kernel::ThinProduct& op, int64_t m) const {
-    op.rows = std::min(kernel::kMostThinRows, x_MK_.size(0) - m);
-    for (int64_t i = 0; i < op.rows; ++i) {
-      if (is_quantized(op.weight.format)) {
-        op.quantized[i] = quantized_[m + i];
-      } else {
-        op.x[i] = rows_[m + i];
-      }
-    }
-  }
-
- private:
-  static constexpr int64_t kLine = 16;  // numbers
-
-  void quantize() {
-    const int64_t M = x_MK_.size(0), K = x_MK_.size(1), bytes = kernel::quantized_row_bytes(K);
-    const float* x = x_MK_.const_data_ptr<float>();
-    quantized_memory_ = at::empty({M, bytes}, at::kByte);
-    auto* memory = quantized_memory_.mutable_data_ptr<uint8_t>();
-    quantized_.resize(M);
-    at::parallel_for(0, M, 1 + 65536 / K, [&](int64_t first, int64_t last) {
-      for (int64_t m = first; m < last; ++m) {
-        quantized_[m] = kernel::quantize_row(x + m * K, K, memory + m * bytes);
-      }
-    });
-  }
-
-  void arrange() {
-    const int64_t M = x_MK_.size(0), K = x_MK_.size(1);
-    const float* x = x_MK_.const_data_ptr<float>();
-    if (M == 1) {
-      rows_.push_back(x);
-      return;
-    }
-    memory_ = at::empty({M, K + kLine});
-    for (int64_t m = 0; m < M; ++m) {
-      float* row = memory_.mutable_data_ptr<float>() + m * (K + kLine);
-      std::copy(x + m * K, x + (m + 1) * K, row);
-      rows_.push_back(row);
-    }
-  }
-
-  Tensor x_MK_, memory_, quantized_memory_;
-  std::vector<const float*> rows_;
-  std::vector<kernel::QuantizedRow> quantized_;
-};
-
-// Rows `first` to `last` of W by all rows of x.
-void multiply_rows(const ThinInput& input, const kernel::PackedRows& weight, const Tensor& y_MN,
-                   int64_t first, int64_t last) {
-  const int64_t M = y_MN.size(0), N = y_MN.size(1);
-  const int64_t row_bytes = packed_row_bytes(weight.format, weight.columns);
-  const int64_t tile =
-      M <= kernel::kMostThinRows ? N : std::max<int64_t>(8, kTileBytes / row_bytes);
-  auto* y = y_MN.mutable_data_ptr<float>();
-  kernel::ThinProduct op;
-  op.weight = weight;
-  for (int64_t n = first; n < last; n += tile) {
-    for (int64_t m = 0; m < M; m += kernel::kMostThinRows) {
-      input.fill(op, m);
-      for (int64_t i = 0; i < op.rows; ++i) op.y[i] = y + (m + i) * N;
-      kernel::thin_product(op, n, std::min(last, n + tile));
-    }
-  }
-}
-
-// Threads go along all rows of all weights, so that short ones wait for none.
-std::vector<Tensor> stream_on_cpu(const Tensor& x_MK, const std::vector<PackedMatrix>& weights) {
-  const int64_t M = x_MK.size(0), K = x_MK.size(1);
-  ThinInput input(x_MK);
-  std::vector<Tensor> outputs;
-  int64_t rows = 0, bytes = 1;
-  for (const PackedMatrix& weight : weights) {
-    input.prepare(weight.format);
-    const int64_t N = weight.bytes.size(0);
-    outputs.push_back(at::empty({M, N}, x_MK.options()));
-    rows += N;
-    bytes = std::max(bytes, packed_row_bytes(weight.format, K));
-  }
-  at::parallel_for(0, rows, 1 + 32768 / bytes, [&](int64_t first, int64_t last) {
-    int64_t before = 0;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const int64_t N = outputs[i].size(1);
-      const int64_t begin = std::max(first - before, int64_t{0}), end = std::min(last - before, N);
-      if (begin < end) {
-        multiply_rows(input, packed_rows(weights[i].bytes, weights[i].format, K), outputs[i], begin,
-                      end);
-      }
-      before += N;
-    }
-  });
-  return outputs;
-}
-
 const OnDevice unpack_weight_cpu(unpack_weight_table, at::kCPU, &unpack_on_cpu);
-const OnDevice streaming_products_cpu(streaming_products_table, at::kCPU, &stream_on_cpu);
 
 }  // namespace
 

@@ -170,11 +170,11 @@ std::vector<OperationProblems> packed_weight_problems() {
                                  .large = store(format, 400, 1024)};
     OperationProblems product = {.name = "streaming product, " + name,
                                  .forward = {1e-5, {}, {}},
-                                 .large = multiply(format, 9, 400, 1024)};
+                                 .large = multiply(format, 40, 400, 1024)};
     for (const auto& [N, K] : {std::pair{7, 32}, {3, 64}, {130, 1024}, {37, 352}, {9, 256}}) {
       if (!fits(format, K)) continue;
       storing.problems.push_back(store(format, N, K));
-      for (const int64_t M : {1, 2, 5, 33}) {
+      for (const int64_t M : {1, 2, 5, 17, 33}) {
         product.problems.push_back(multiply(format, M, N, K));
       }
     }
