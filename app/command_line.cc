@@ -1,7 +1,6 @@
 #include "app/command_line.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -77,30 +76,7 @@ std::vector<OptionGroup> groups_of_options(const CLI::App& command) {
   return groups;
 }
 
-std::string usage_of_argument(const OptionText& argument) {
-  const std::string value = argument.value + (argument.takes_many ? "..." : "");
-  return argument.required ? value : "[" + value + "]";
-}
-
 }  // namespace
-
-std::string OptionText::shown() const {
-  std::string text = fmt::to_string(fmt::join(names, ", "));
-  if (!value.empty()) text += (names.empty() ? "" : " ") + value;
-  return takes_many && !value.ends_with("...") ? text + " ..." : text;
-}
-
-std::string CommandText::usage() const {
-  if (name.empty()) return "COMMAND [options] | --help | --version";
-  std::string text = name;
-  for (const OptionText& argument : arguments) text += " " + usage_of_argument(argument);
-  for (const OptionGroup& group : options) {
-    for (const OptionText& option : group.options) {
-      if (option.required) text += " " + option.shown();
-    }
-  }
-  return text + " [options]";
-}
 
 CommandText text_of_command(const CLI::App& command) {
   CommandText text;
@@ -126,6 +102,10 @@ std::vector<CommandGroup> groups_of_commands(const CLI::App& app) {
     groups.back().commands.push_back(std::move(text));
   }
   return groups;
+}
+
+ProgramText text_of_program(const CLI::App& app) {
+  return {text_of_command(app), groups_of_commands(app)};
 }
 
 std::vector<std::string> names_of_commands(const CLI::App& app) {

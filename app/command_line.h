@@ -1,66 +1,21 @@
-// The command line as its definitions have it: what --help, man pages, completions and
-// docs/commands.md are made of.
+// The command line as its definitions have it.
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <array>
 #include <string>
 #include <vector>
 
+#include "app/command_text.h"
+
 namespace attnres {
-
-// An option, or an argument, which stands without dashes.
-struct OptionText {
-  std::vector<std::string> names;    // "-h", "--help"; none of an argument
-  std::string value;                 // what it takes, "FILE"; empty of a flag
-  std::vector<std::string> choices;  // the words that it takes, where its definition has them
-  std::string text;                  // what it does, with its default
-  bool required = false;
-  bool takes_many = false;  // --data A B
-  bool repeats = false;     // --stop A --stop B
-
-  // "-h, --help", "--data PATH ..."
-  std::string shown() const;
-};
-
-struct OptionGroup {
-  std::string title;
-  std::vector<OptionText> options;
-};
-
-struct CommandText {
-  std::string name;     // "train"; empty of the program itself
-  std::string group;    // of commands: "Train"
-  std::string summary;  // the first sentence of its description
-  std::string details;  // the rest of it
-  std::vector<OptionText> arguments;
-  std::vector<OptionGroup> options;  // those that were given no group come first
-  std::string notes;                 // paragraphs
-  std::string examples_title;        // "Examples"
-  std::string examples;              // lines, each after two spaces; those that go on end in a \ .
-
-  // What is typed after the program's name: "watch DIR [options]".
-  std::string usage() const;
-};
-
-struct CommandGroup {
-  std::string title;
-  std::vector<CommandText> commands;
-};
-
-struct ExitCode {
-  int code;  // support/error.h
-  const char* meaning;
-};
-inline constexpr std::array kExitCodes = {
-    ExitCode{0, "done"}, ExitCode{1, "failed"}, ExitCode{2, "used wrongly"},
-    ExitCode{3, "training has diverged"}, ExitCode{130, "interrupted, with what was done saved"}};
 
 // Of the program, or of one of its commands.
 CommandText text_of_command(const CLI::App& command);
 
 // The program's commands in their groups, both in the order in which they were added.
 std::vector<CommandGroup> groups_of_commands(const CLI::App& app);
+
+ProgramText text_of_program(const CLI::App& app);
 
 std::vector<std::string> names_of_commands(const CLI::App& app);
 

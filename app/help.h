@@ -1,4 +1,5 @@
-// The command line, written out: for a terminal, for man, for shells and as docs/commands.md.
+// The command line, written out: for man, for shells and as docs/commands.md. help_text.h has it
+// for a terminal.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,10 +7,6 @@
 #include <string>
 
 namespace attnres {
-
-// What --help shows of the program, or of one of its commands: as wide as the terminal, with
-// commands as they would be typed. Examples stand as they are, however wide.
-std::string help_text(const CLI::App& command);
 
 // Writes attnres.1 and attnres-COMMAND.1 for all commands into the folder.
 void write_man_pages(const CLI::App& app, const std::filesystem::path& folder);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "app/command_line.h"
 #include "app/commands.h"
 #include "app/help.h"
+#include "app/help_text.h"
 #include "app/options.h"
 #include "attnres/support/error.h"
 #include "attnres/support/program.h"
@@ -16,7 +18,7 @@ namespace {
 
 struct HelpOptions {
   std::string command, man_folder, shell;
-  bool markdown = false;
+  bool json = false, markdown = false;
 };
 
 std::string completion_for(const CLI::App& app, const std::string& shell) {
@@ -33,10 +35,13 @@ void run_help(const CLI::App& app, const HelpOptions& options) {
     write_man_pages(app, options.man_folder);
   } else if (!options.shell.empty()) {
     fmt::print("{}", completion_for(app, options.shell));
+  } else if (options.json) {
+    fmt::print("{}\n", Json(text_of_program(app)).dump(1));
   } else if (options.markdown) {
     fmt::print("{}", commands_page(app));
   } else {
-    fmt::print("{}", help_text(name.empty() ? app : *app.get_subcommand(name)));
+    fmt::print("{}", name.empty() ? help_text(text_of_program(app))
+                                  : help_text(text_of_command(*app.get_subcommand(name))));
   }
 }
 
@@ -60,10 +65,17 @@ void add_help_command(CLI::App& app) {
           ->check(one_word_of({"bash", "zsh", "fish"}))
           ->excludes(name)
           ->excludes(man);
+  CLI::Option* json =
+      command
+          .add_flag("--json", options->json, "print commands, options and examples for programs")
+          ->excludes(name)
+          ->excludes(man)
+          ->excludes(shell);
   command.add_flag("--markdown", options->markdown, "print docs/commands.md")
       ->excludes(name)
       ->excludes(man)
-      ->excludes(shell);
+      ->excludes(shell)
+      ->excludes(json);
   command.footer(
       "cmake --install puts man pages and completions where man and the shells find them.\n\n"
       "Examples:\n"

@@ -23,7 +23,7 @@
 
 #include "app/command_line.h"
 #include "app/commands.h"
-#include "app/help.h"
+#include "app/help_text.h"
 #include "app/processes.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/error.h"
@@ -191,7 +191,8 @@ int run(int argc, char** argv) {
       "choose their own inputs from everything computed before them.",
       program());
   app.formatter_fn([](const CLI::App* command, const std::string&, CLI::AppFormatMode) {
-    return help_text(*command);
+    return command->get_parent() == nullptr ? help_text(text_of_program(*command))
+                                            : help_text(text_of_command(*command));
   });
   app.set_help_flag("-h,--help", "show this help");
   app.set_version_flag("--version", fmt::format("attnres {}", program_version()),

@@ -1,4 +1,4 @@
-# What `cmake --install` copies: the program, its recipes and models, the engine (attnres::engine), the operations
+# What `cmake --install` copies: the program with its launcher, its recipes and models, the engine (attnres::engine), the operations
 # (attnres::ops), the kernels with their C interface (attnres::kernels), their headers, and the CMake
 # package that finds them. What of these was not built yet is built then.
 include(CMakePackageConfigHelpers)
@@ -26,9 +26,9 @@ endforeach()
 set_target_properties(attnres_ops PROPERTIES INSTALL_RPATH ${LIBTORCH_LIBRARIES})
 if(ATTNRES_PROGRAM)
   add_dependencies(installed attnres_app)
-  install(TARGETS attnres_app RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS attnres_app attnres_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   set_target_properties(
-    attnres_app PROPERTIES INSTALL_RPATH "$ORIGIN/${LIB_FROM_BIN};${LIBTORCH_LIBRARIES}")
+    attnres_program PROPERTIES INSTALL_RPATH "$ORIGIN/${LIB_FROM_BIN};${LIBTORCH_LIBRARIES}")
   set_target_properties(attnres_engine PROPERTIES INSTALL_RPATH "$ORIGIN;${LIBTORCH_LIBRARIES}")
   install(FILES attnres/infer/text_engine.h attnres/infer/generation_settings.h
                 attnres/infer/model_description.h

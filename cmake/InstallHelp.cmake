@@ -11,11 +11,11 @@ add_custom_command(
   OUTPUT ${WRITTEN}/man1/attnres.1 ${COMPLETIONS}
   COMMAND ${CMAKE_COMMAND} -E rm -rf ${WRITTEN}
   COMMAND ${CMAKE_COMMAND} -E make_directory ${WRITTEN}/bash ${WRITTEN}/zsh ${WRITTEN}/fish
-  COMMAND attnres_app help --man ${WRITTEN}/man1
-  COMMAND attnres_app help --completion bash > ${WRITTEN}/bash/attnres
-  COMMAND attnres_app help --completion zsh > ${WRITTEN}/zsh/_attnres
-  COMMAND attnres_app help --completion fish > ${WRITTEN}/fish/attnres.fish
-  DEPENDS attnres_app ${RECIPES}
+  COMMAND attnres_program help --man ${WRITTEN}/man1
+  COMMAND attnres_program help --completion bash > ${WRITTEN}/bash/attnres
+  COMMAND attnres_program help --completion zsh > ${WRITTEN}/zsh/_attnres
+  COMMAND attnres_program help --completion fish > ${WRITTEN}/fish/attnres.fish
+  DEPENDS attnres_program ${RECIPES}
   WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} # whose recipes are completed by name
   COMMENT "Writing man pages and completions"
   VERBATIM)

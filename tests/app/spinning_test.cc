@@ -1,4 +1,4 @@
-// How long waiting threads spin (app/spinning.cc), as libgomp itself reports it.
+// How long waiting threads spin (app/launcher/launcher.cc), as libgomp itself reports it.
 #include <gmock/gmock.h>
 
 #include <string>
@@ -13,7 +13,7 @@ using ::testing::Not;
 
 Result run_with(const std::string& settings) {
   return run_shell("unset GOMP_SPINCOUNT OMP_WAIT_POLICY; export OMP_DISPLAY_ENV=verbose " +
-                   settings + "; attnres --version");
+                   settings + "; attnres help --json");
 }
 
 TEST(Spinning, EndsSoon) {
@@ -29,7 +29,7 @@ TEST(Spinning, IsAsLongAsUsersSay) {
   EXPECT_THAT(active, Not(HasSubstr("GOMP_SPINCOUNT = '10000'")));
 }
 
-// The program that starts once more is called as the first was.
+// The program is called as the command was.
 TEST(Spinning, LeavesTheArguments) {
   const std::string command = "attnres 'a  b'";
   const Result anew = run_shell("unset GOMP_SPINCOUNT OMP_WAIT_POLICY; " + command);

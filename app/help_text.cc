@@ -1,8 +1,7 @@
-#include "app/help.h"
+#include "app/help_text.h"
 
 #include <fmt/core.h>
 
-#include "app/command_line.h"
 #include "attnres/support/program.h"
 #include "attnres/support/terminal.h"
 
@@ -33,9 +32,9 @@ std::string options_text(const std::string& title, const std::vector<OptionText>
   return text;
 }
 
-std::string commands_text(const CLI::App& app) {
+std::string commands_text(const std::vector<CommandGroup>& groups) {
   std::string text = "\n";
-  for (const CommandGroup& group : groups_of_commands(app)) {
+  for (const CommandGroup& group : groups) {
     text += group.title + ":\n";
     for (const CommandText& command : group.commands) {
       text += entry(command.name, command.summary, kCommandColumn);
@@ -44,26 +43,30 @@ std::string commands_text(const CLI::App& app) {
   return text;
 }
 
-}  // namespace
-
-std::string help_text(const CLI::App& app) {
-  const CommandText command = text_of_command(app);
+std::string text_of_page(const CommandText& command, const std::string& entries) {
   const size_t columns = text_columns();
   std::string text = wrapped(command.summary + "\n" + command.details, columns) + "\n\n";
   text += wrapped(fmt::format("Usage: {} {}", program(), command.usage()), columns) + "\n";
-  if (command.name.empty()) {
-    text += commands_text(app);
-  } else {
-    text += options_text("Arguments", command.arguments);
-    for (const OptionGroup& group : command.options) {
-      text += options_text(group.title, group.options);
-    }
-  }
+  text += entries;
   if (!command.notes.empty()) text += "\n" + wrapped(command.notes, columns) + "\n";
   if (!command.examples.empty()) {
     text += fmt::format("\n{}:\n{}\n", command.examples_title, as_typed(command.examples));
   }
   return text;
+}
+
+}  // namespace
+
+std::string help_text(const CommandText& command) {
+  std::string entries = options_text("Arguments", command.arguments);
+  for (const OptionGroup& group : command.options) {
+    entries += options_text(group.title, group.options);
+  }
+  return text_of_page(command, entries);
+}
+
+std::string help_text(const ProgramText& text) {
+  return text_of_page(text.program, commands_text(text.groups));
 }
 
 }  // namespace attnres

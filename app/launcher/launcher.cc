@@ -1,0 +1,103 @@
+// The command attnres: shows help, for which libtorch's tenths of a second would be too long, and
+// starts the program for everything else.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/command_text.h"
+#include "app/help_text.h"
+#include "app/launcher/commands_json.h"
+#include "attnres/support/program.h"
+
+namespace attnres {
+namespace {
+
+constexpr int kFailedCode = 1;
+
+bool is_help_flag(std::string_view word) {
+  return word == "-h" || word == "--help";
+}
+
+const CommandText* find_command(const ProgramText& text, std::string_view name) {
+  for (const CommandGroup& group : text.groups) {
+    for (const CommandText& command : group.commands) {
+      if (command.name == name) return &command;
+    }
+  }
+  return nullptr;
+}
+
+// What plain questions for help are answered with. Others are the program's, as are mistakes.
+std::optional<std::string> answer(const std::vector<std::string_view>& words) {
+  if (words.empty() || words.size() > 2 || commands_json().empty()) return std::nullopt;
+  if (words == std::vector<std::string_view>{"--version"}) return "attnres " ATTNRES_VERSION "\n";
+  const bool help = words[0] == "help";
+  const bool of_all = words.size() == 1 && (help || is_help_flag(words[0]));
+  const bool of_one = words.size() == 2 && (help || is_help_flag(words[1]));
+  if (!of_all && !of_one) return std::nullopt;
+  const auto text = Json::parse(commands_json()).get<ProgramText>();
+  if (of_all) return help_text(text);
+  const CommandText* command = find_command(text, is_help_flag(words[1]) ? words[0] : words[1]);
+  return command == nullptr ? std::nullopt : std::optional(help_text(*command));
+}
+
+int fail(std::string_view what) {
+  fmt::print(stderr, "attnres: error: {}: {}\n", what, std::strerror(errno));
+  return kFailedCode;
+}
+
+int show(const std::string& text) {
+  std::signal(SIGPIPE, SIG_DFL);  // a reader that stops reading ends this quietly
+  errno = EIO;
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
+    return fail("cannot write the output");
+  }
+  return 0;
+}
+
+// How long the program's threads spin when they wait for each other.
+//
+// libgomp lets them spin 300,000 turns, several milliseconds, before they sleep. With two programs
+// on the same cores each spins away the time in which the thread that it waits for could run, and
+// both become many times slower. kSpins is long enough that nothing is lost alone
+// (records/two-programs-at-once.md). libgomp reads it when it is loaded. Users who set
+// GOMP_SPINCOUNT or OMP_WAIT_POLICY get what they set.
+void limit_spinning() {
+  constexpr const char* kSpins = "10000";
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", kSpins, /*overwrite=*/0);
+}
+
+// The program lies beside this one.
+int start_program(char** argv) {
+  std::error_code none;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", none);
+  const std::filesystem::path program = self.parent_path() / "attnres-program";
+  limit_spinning();
+  execv(program.c_str(), argv);
+  return fail("cannot start " + program.string());
+}
+
+int launch(int argc, char** argv) {
+  if (argc > 0) set_program(argv[0]);
+  const std::vector<std::string_view> words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  if (const auto text = answer(words)) return show(*text);
+  return start_program(argv);
+}
+
+}  // namespace
+}  // namespace attnres
+
+int main(int argc, char** argv) {
+  return attnres::launch(argc, argv);
+}
