@@ -1,6 +1,7 @@
 // Speed of decoding and of prompts with residual connections, with Block Attention Residuals
 // (8 blocks) and with those where every site reads all sources again, taking turns:
 // bench_decode [OPTIONS]. Weights are random, depth weights too.
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
@@ -70,6 +71,7 @@ ModelConfig config_of(const std::string& size, Way way) {
 
 // Depth weights that differ: else all that AttnRes computes is a mean.
 void spread_depth_weights(const Transformer& model) {
+  at::manual_seed(1);
   for (const Parameter& parameter : model.parameters().all()) {
     at::Tensor tensor = parameter.tensor;
     if (parameter.kind == ParameterKind::pseudo_query) tensor.normal_(0, 0.1);

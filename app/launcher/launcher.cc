@@ -1,6 +1,7 @@
 // The command attnres: shows help, for which libtorch's tenths of a second would be too long, and
 // starts the program for everything else.
 #include <fmt/core.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -78,13 +79,21 @@ void limit_spinning() {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", kSpins, /*overwrite=*/0);
 }
 
+// Also where /proc is not mounted.
+std::filesystem::path own_path() {
+  std::error_code none;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", none);
+  if (!path.empty()) return path;
+  const auto* given = reinterpret_cast<const char*>(getauxval(AT_EXECFN));  // NOLINT: it is one
+  return std::filesystem::canonical(given, none);
+}
+
 // The program lies beside this one.
 int start_program(char** argv) {
-  std::error_code none;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", none);
-  const std::filesystem::path program = self.parent_path() / "attnres-program";
+  const std::filesystem::path self = own_path(), program = self.parent_path() / "attnres-program";
   limit_spinning();
-  execv(program.c_str(), argv);
+  errno = ENOENT;
+  if (!self.empty()) execv(program.c_str(), argv);
   return fail("cannot start " + program.string());
 }
 
