@@ -34,7 +34,7 @@ std::vector<std::string> names_of_commands() {
 }
 
 TEST(Launcher, ShowsTheProgramsHelpWithoutIt) {
-  const std::string alone = "PATH='" + launcher_alone().string() + "':$PATH; ";
+  const std::string folder = launcher_alone().string();
   std::vector<std::string> questions = {"--help", "-h", "help", "--version"};
   for (const std::string& name : names_of_commands()) {
     questions.push_back(name + " --help");
@@ -42,7 +42,7 @@ TEST(Launcher, ShowsTheProgramsHelpWithoutIt) {
   }
   ASSERT_GT(questions.size(), 40);
   for (const std::string& question : questions) {
-    const Result shown = run_shell(alone + "attnres " + question);
+    const Result shown = run_shell(fmt::format("PATH='{}':$PATH; attnres {}", folder, question));
     EXPECT_EQ(shown.exit_code, 0) << question;
     EXPECT_EQ(shown.out, run_program(question).out) << question;
     EXPECT_EQ(shown.err, "");

@@ -149,7 +149,9 @@ HWY_INLINE void scale_all(float d, const uint8_t* small, int excess, float* scal
 }
 // The same of eight, each of which two groups of 16 share.
 HWY_INLINE void scale_pairs(float d, const uint8_t* small, int excess, float* scales) {
-  for (int i = 0; i < 16; ++i) scales[i] = d * static_cast<float>(small[i / 2] - excess);
+  for (int i = 0; i < 8; ++i) {
+    scales[2 * i] = scales[2 * i + 1] = d * static_cast<float>(small[i] - excess);
+  }
 }
 
 // Bits 2j and 2j + 1 of 32 bytes are numbers 32 j on, j = 0 .. 3.
