@@ -54,12 +54,14 @@ std::optional<std::string> answer(const std::vector<std::string_view>& words) {
 }
 
 int fail(std::string_view what) {
-  fmt::print(stderr, "attnres: error: {}: {}\n", what, std::strerror(errno));
+  const std::string line = fmt::format("attnres: error: {}: {}\n", what, std::strerror(errno));
+  std::fputs(line.c_str(), stderr);  // where that cannot be written either, nobody is told
   return kFailedCode;
 }
 
 int show(const std::string& text) {
   std::signal(SIGPIPE, SIG_DFL);  // a reader that stops reading ends this quietly
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches the limit on its size fails
   errno = EIO;
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
     return fail("cannot write the output");

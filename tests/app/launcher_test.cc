@@ -62,6 +62,15 @@ TEST(Launcher, StartsTheProgramForEverythingElse) {
   }
 }
 
+TEST(Launcher, FailsWhereNobodyCanBeTold) {
+  for (const char* line : {"attnres --help >/dev/full 2>&-", "attnres --help <&- >&- 2>&-"}) {
+    EXPECT_EQ(run_shell(line).exit_code, 1) << line;
+  }
+  const std::string file = (fresh_folder("launcher") / "help").string();
+  const Result limited = run_shell("(ulimit -f 0; attnres --help > '" + file + "' 2>/dev/null)");
+  EXPECT_EQ(limited.exit_code, 1);
+}
+
 TEST(Launcher, SaysWhereThereIsNoProgram) {
   const fs::path folder = launcher_alone();
   const Result result = run_shell("'" + (folder / "attnres").string() + "' doctor");

@@ -181,6 +181,26 @@ TEST(PackedWeight, MultipliesManyRowsOnEveryInstructionSet) {
   });
 }
 
+TEST(PackedWeight, HidesNoNumberThatIsNotFinite) {
+  on_every_target([] {
+    for (const WeightFormat format : kReadFormats) {
+      const PackedMatrix weight = any_weight(format, {20, 512}, 16);
+      for (const double number : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+        for (const int64_t M : {1, 5, 40, 100}) {
+          at::Tensor x = random({M, 512}, 17);
+          x[M / 2][301] = number;
+          const at::Tensor finite = at::isfinite(linear_with(x, weight));
+          for (int64_t m = 0; m < M; ++m) {
+            EXPECT_EQ(finite[m].any().item<bool>(), m != M / 2)
+                << int(format) << " " << number << " row " << m << " of " << M;
+            EXPECT_EQ(finite[m].all().item<bool>(), m != M / 2) << int(format) << " row " << m;
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(PackedWeight, GivesTheNumbersThatItsBytesMean) {
   for (const WeightFormat format : kReadFormats) {
     const PackedMatrix weight = any_weight(format, {17, columns_of(format, 736)}, 6);

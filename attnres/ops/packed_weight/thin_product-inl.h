@@ -24,16 +24,21 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// To int8 numbers, to the nearest, ties to even. Returns the scale.
+// To int8 numbers, to the nearest, ties to even. Returns the scale: NaN where a number is not
+// finite.
 HWY_INLINE float quantize_block(const float* x, int8_t* to) {
   const hn::CappedTag<float, 16> d;
   const hn::Rebind<int8_t, decltype(d)> d8;
+  const hn::Rebind<int32_t, decltype(d)> bits;
   const size_t lanes = hn::Lanes(d);
-  auto largest = hn::Zero(d);
+  // Magnitudes are ordered as their bits are, which have NaN as the largest; Max of floats loses
+  // it.
+  auto largest = hn::Zero(bits);
   for (size_t i = 0; i < 32; i += lanes) {
-    largest = hn::Max(largest, hn::Abs(hn::LoadU(d, x + i)));
+    largest = hn::Max(largest, hn::BitCast(bits, hn::Abs(hn::LoadU(d, x + i))));
   }
-  const float scale = hn::GetLane(hn::MaxOfLanes(d, largest)) / 127;
+  float scale = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(bits, largest))) / 127;
+  scale += scale - scale;  // infinity becomes NaN
   const auto inverse = hn::Set(d, scale == 0 ? 0 : 1 / scale);
   for (size_t i = 0; i < 32; i += lanes) {
     const auto numbers = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), inverse));
