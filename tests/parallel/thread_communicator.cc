@@ -249,8 +249,7 @@ class ThreadCommunicator : public Communicator {
   }
 
   [[noreturn]] void abort(const std::string& message) override {
-    hub_.fail(message);
-    throw_error(message);
+    throw_error(message);  // which run_on_threads keeps before it tells the others
   }
 
  private:
