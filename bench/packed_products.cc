@@ -16,7 +16,7 @@
 #include "attnres/ops/matmul/products.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/ops/packed_weight/streaming_product.h"
-#include "attnres/support/error.h"
+#include "attnres/parameters/precision.h"
 #include "attnres/support/machine.h"
 #include "bench/benchmark.h"
 
@@ -31,16 +31,9 @@ struct Options {
   int rounds = 7, threads = 0;
 };
 
-WeightFormat format_of(const std::string& name) {
-  for (size_t i = 0; i < kWeightFormats.size(); ++i) {
-    if (kWeightFormats[i].name == name) return static_cast<WeightFormat>(i);
-  }
-  fail_usage("--weights: there is no format {}", name);
-}
-
 void print_row(const Options& options, int64_t tokens, const std::string& name) {
-  const PackedMatrix weight =
-      pack_weight(at::randn({options.outputs, options.inputs}), format_of(name));
+  const PackedMatrix weight = pack_weight(at::randn({options.outputs, options.inputs}),
+                                          parse_weight_format(name, "--weights"));
   const at::Tensor x = at::randn({tokens, options.inputs});
   const double flops = 2.0 * static_cast<double>(tokens * options.inputs * options.outputs);
   const int repeats = std::max(1, static_cast<int>(1e9 / flops));

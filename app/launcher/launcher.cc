@@ -19,12 +19,11 @@
 #include "app/command_text.h"
 #include "app/help_text.h"
 #include "app/launcher/commands_json.h"
+#include "attnres/support/error.h"
 #include "attnres/support/program.h"
 
 namespace attnres {
 namespace {
-
-constexpr int kFailedCode = 1;
 
 bool is_help_flag(std::string_view word) {
   return word == "-h" || word == "--help";

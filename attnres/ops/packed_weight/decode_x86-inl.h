@@ -33,7 +33,7 @@ HWY_INLINE __m256i load_32(const uint8_t* bytes) {
 }
 
 template <class Word>
-HWY_INLINE Word word_at(const uint8_t* bytes) {
+HWY_INLINE Word word_at(const void* bytes) {
   Word word;
   std::memcpy(&word, bytes, sizeof(word));
   return word;

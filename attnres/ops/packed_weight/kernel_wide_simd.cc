@@ -17,12 +17,6 @@ namespace HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
 
-HWY_INLINE int32_t four_at(const int8_t* numbers) {
-  int32_t four;
-  std::memcpy(&four, numbers, sizeof(four));
-  return four;
-}
-
 // What a row of a tile has besides numbers: sums of 16 each, then of all 32.
 struct TileSums {
   float values[kWideRows];         // of numbers times scale
@@ -132,7 +126,8 @@ ATTNRES_VNNI void multiply_vnni(const uint8_t* panel, const uint8_t* tile, int64
         const int8_t* numbers = x->numbers[m] + 4 * kSteps * g;
         __m512i dots = _mm512_set1_epi32(kHasOffsets ? 0 : of_x.corrections[m]);
         for (int i = 0; i < kSteps; ++i) {
-          dots = _mm512_dpbusd_epi32(dots, w[i], _mm512_set1_epi32(four_at(numbers + 4 * i)));
+          dots =
+              _mm512_dpbusd_epi32(dots, w[i], _mm512_set1_epi32(word_at<int32_t>(numbers + 4 * i)));
         }
         if constexpr (kHasOffsets) {
           sums[m] = _mm512_fmadd_ps(offsets, _mm512_set1_ps(of_x.values[m]), sums[m]);
@@ -184,7 +179,7 @@ HWY_NOINLINE void multiply_pairs(const uint8_t* panel, const uint8_t* tile, int6
           const __m256i own = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
           const __m256i magnitude = _mm256_abs_epi8(own);
           for (int j = 0; j < M; ++j) {
-            const __m256i four = _mm256_set1_epi32(four_at(x->numbers[m + j] + 4 * i));
+            const __m256i four = _mm256_set1_epi32(word_at<int32_t>(x->numbers[m + j] + 4 * i));
             const __m256i pairs = kHasSigns
                                       ? _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(four, own))
                                       : _mm256_maddubs_epi16(w, four);
@@ -267,11 +262,6 @@ HWY_INLINE void multiply_wide(const WideProduct& op, int64_t first, int64_t last
   }
 }
 
-template <WeightFormat... kFormats>
-HWY_INLINE void by_blocks(const WideProduct& op, int64_t first, int64_t last, uint8_t* panel) {
-  ((op.weight.format == kFormats ? multiply_wide<kFormats>(op, first, last, panel) : void()), ...);
-}
-
 bool has_wide_products_here() {
   return true;
 }
@@ -288,10 +278,9 @@ void fill_wide_tile_here(const float* x, int64_t rows, int64_t columns, uint8_t*
 }
 
 void wide_product_here(const WideProduct& op, int64_t first, int64_t last, uint8_t* panel) {
-  by_blocks<WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::q4_1, WeightFormat::q5_0,
-            WeightFormat::q5_1, WeightFormat::q2_K, WeightFormat::q3_K, WeightFormat::q4_K,
-            WeightFormat::q5_K, WeightFormat::q6_K, WeightFormat::iq4_nl, WeightFormat::iq4_xs,
-            WeightFormat::mxfp4>(op, first, last, panel);
+  by_format(
+      op.weight.format, []<class>() {},
+      [&]<WeightFormat kFormat>() { multiply_wide<kFormat>(op, first, last, panel); }, [] {});
 }
 
 #else
