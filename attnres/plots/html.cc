@@ -74,10 +74,10 @@ std::string format_whole(int64_t n) {
   return digits;
 }
 
-std::string format_loss(double loss, bool sign) {
-  if (std::abs(loss) < kLossResolution) loss = 0;
+std::string format_loss(double loss, bool sign, int decimals) {
+  if (std::abs(loss) < 0.5 * std::pow(10, -decimals)) loss = 0;
   const char* prefix = loss < 0 ? kMinus : sign && loss > 0 ? "+" : "";
-  return fmt::format("{}{:.4f}", prefix, std::abs(loss));
+  return fmt::format("{}{:.{}f}", prefix, std::abs(loss), decimals);
 }
 
 std::string format_p_value(double p) {

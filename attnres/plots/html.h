@@ -15,8 +15,9 @@ std::string escape_html(std::string_view text);
 // 1234567 -> "1,234,567".
 std::string format_whole(int64_t n);
 
-// A value with four decimals, a true minus sign, and its sign if `sign`: "1.4321", "+0.0120".
-std::string format_loss(double loss, bool sign = false);
+// A value with four decimals or as many as asked for, a true minus sign, and its sign if `sign`:
+// "1.4321", "+0.0120".
+std::string format_loss(double loss, bool sign = false, int decimals = 4);
 
 // "0.012", "< 0.001".
 std::string format_p_value(double p);

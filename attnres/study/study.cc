@@ -329,7 +329,7 @@ StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
   RunnerOptions options = {.program = job.program,
                            .data = outlook.record.data,
                            .validation = outlook.record.validation,
-                           .inspect = job.study.inspect,
+                           .looks = model_looks(job.study),
                            .jobs = job.jobs,
                            .threads = outlook.record.threads,
                            .device = outlook.record.device};

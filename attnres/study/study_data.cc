@@ -4,11 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "attnres/inspect/inspection.h"
+#include "attnres/parameters/weight_format.h"
+#include "attnres/study/model_look.h"
 #include "attnres/study/study_recipe.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -51,15 +52,27 @@ std::map<std::string, std::string> baseline_of(const StudyRecord& study) {
   return baseline;
 }
 
+// Of what `attnres eval --json` printed.
+double read_loss(const fs::path& file) {
+  const Json json = read_json(file);
+  const Json* loss = find(json, "/loss");
+  require(loss && loss->is_number(), "{}: has no number \"loss\"", file.string());
+  return *loss;
+}
+
 void read_run_folder(StudyData& data, size_t index) {
   const fs::path folder = data.folder / "runs" / data.study.runs[index].name;
   if (!path_exists(folder / "run.json")) return;
   try {
     data.runs[index] = std::move(read_runs({folder}).front());
     data.runs[index]->label = data.study.runs[index].name;
-    if (const fs::path file = folder / "inspection.json"; path_exists(file)) {
+    if (const fs::path file = folder / ModelLook().file_name(); path_exists(file)) {
       data.inspections[index] =
           std::make_shared<const Inspection>(read_inspection(read_json(file), file.string()));
+    }
+    for (const WeightBlocks& format : kWeightFormats) {
+      const fs::path file = folder / ModelLook{format.name}.file_name();
+      if (path_exists(file)) data.losses_by_weights[index][format.name] = read_loss(file);
     }
   } catch (const Error& error) {
     data.notes.push_back(error.what());
@@ -179,6 +192,7 @@ StudyData read_study_data(const fs::path& folder) {
   data.arms = compare_study(data.study);
   data.runs.resize(data.study.runs.size());
   data.inspections.resize(data.study.runs.size());
+  data.losses_by_weights.resize(data.study.runs.size());
   for (size_t i = 0; i < data.runs.size(); ++i) {
     if (!data.study.runs[i].is_trial) read_run_folder(data, i);
   }

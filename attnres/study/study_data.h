@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,8 @@ struct StudyData {
   std::vector<std::optional<RunData>> runs;  // as study.runs; none of one that has not begun
   // As study.runs; null where there is none.
   std::vector<std::shared_ptr<const Inspection>> inspections;
+  // As study.runs; by format of weights, what the model's validation loss is with it.
+  std::vector<std::map<std::string, double>> losses_by_weights;
   std::vector<std::string> notes;  // what could not be read
 
   // The run of an arm with the least seed that is done, or else that has begun.

@@ -36,6 +36,7 @@ const std::vector<FigureKind>& figure_list() {
       {"matrices", "Depth mixing matrices", without_options<matrices_figure>},
       {"probes", "What layers and sources do", without_options<probes_figure>},
       {"overhead", "Overhead", without_options<overhead_figure>},
+      {"quantization", "Quantized weights", without_options<quantization_figure>},
   };
   return kinds;
 }

@@ -5,7 +5,8 @@
 //   report.html     what the runs tell so far (see study_page.h)
 //   recipes/        of each run, NAME.json
 //   runs/           a run folder each (train/run_folder/run_folder.h); where the study inspects its
-//                   models, also inspection.json, of `attnres inspect --all --json`
+//                   models or scores them with other weights, also inspection.json or
+//                   loss-FORMAT.json (model_look.h)
 //   starts/         retrofitted models that runs begin with, NAME
 //   logs/           what each run printed at its last attempt, NAME.log
 #pragma once
@@ -32,9 +33,6 @@ struct StudyPaths {
   std::filesystem::path recipes() const { return folder / "recipes"; }
   std::filesystem::path recipe(const std::string& run) const { return recipes() / (run + ".json"); }
   RunPaths run(const std::string& run) const { return {folder / "runs" / run}; }
-  std::filesystem::path inspection(const std::string& name) const {
-    return run(name).folder / "inspection.json";
-  }
   std::filesystem::path start(const std::string& run) const { return folder / "starts" / run; }
   std::filesystem::path logs() const { return folder / "logs"; }
   std::filesystem::path log(const std::string& run) const { return logs() / (run + ".log"); }

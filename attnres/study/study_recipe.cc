@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "attnres/parameters/precision.h"
 #include "attnres/study/study_figures.h"
 #include "attnres/study/study_tuning.h"
 #include "attnres/support/config.h"
@@ -26,6 +27,7 @@ struct StudyFile {
   int64_t seeds = 1;
   Json tune = Json::object();
   bool inspect = false;
+  std::vector<std::string> weights;
   Json smoke = Json::object(), chosen = Json::object();
 
   template <class V>
@@ -40,6 +42,8 @@ struct StudyFile {
       from_to(1, kMostRuns));
     v("tune", tune, "a setting that the study itself chooses, by short runs of seed 1");
     v("inspect", inspect, "whether the page looks into the models that were trained");
+    v("weights", weights, "formats of weights in which trained models are scored too",
+      one_of_names(weight_format_names()));
     v("smoke", smoke, "recipe keys that make every run tiny, for --smoke");
     v("chosen", chosen, "of attnres compare: how it chose the base");
   }
@@ -180,6 +184,7 @@ StudyRecipe read_parts(const StudyFile& file, const Json& figures) {
                        .tune = {},
                        .figures = read_figures(figures),
                        .inspect = file.inspect,
+                       .weights = file.weights,
                        .smoke = read_overrides("smoke", file.smoke),
                        .chosen = file.chosen.empty() ? "null" : file.chosen.dump()};
   require_apart(study.axes);

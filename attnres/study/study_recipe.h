@@ -16,6 +16,7 @@
 //     "tune": {"key": "train.learning_rate", ...}, see StudyTuning
 //     "figures": [{"kind": "curve", "x": "mixing"}],
 //     "inspect": true,                             look into the models that were trained
+//     "weights": ["q8_0"],                         score them with weights in these formats too
 //     "smoke": {"train.steps": 4},                 what makes every run tiny, to try the study out
 //     "chosen": {"sentences": ["..."]}             of `attnres compare`: why this base
 //   }
@@ -89,7 +90,8 @@ struct StudyRecipe {
   std::optional<StudyTuning> tune;
   std::string figures = "[]";  // as JSON: a list, see study_figures.h
   bool inspect = false;
-  std::vector<std::string> smoke;  // overrides
+  std::vector<std::string> weights;  // formats
+  std::vector<std::string> smoke;    // overrides
   // How `attnres compare` chose the base, as JSON: an object, or null. A study keeps it, and its
   // page shows its list "sentences".
   std::string chosen = "null";

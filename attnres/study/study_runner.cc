@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "attnres/data/corpus.h"
 #include "attnres/study/study_start.h"
@@ -64,7 +65,7 @@ class Runner {
     for (size_t run = 0; run < runs.size(); ++run) by_name_[runs[run].name] = run;
     for (const size_t run : chosen) {
       if (can_be_trained(run)) waiting_.push_back(run);
-      if (should_be_inspected(run)) to_inspect_.push_back(run);
+      look_into(run);
     }
     flops_before_ = flops_done();
   }
@@ -75,11 +76,11 @@ class Runner {
       if (!stopping_ && should_stop()) stop();
       if (!stopping_) changed = start_waiting() || changed;
       if (changed) on_change();
-      if (at_work() == 0 && (stopping_ || (waiting_.empty() && to_inspect_.empty()))) break;
+      if (at_work() == 0 && (stopping_ || (waiting_.empty() && to_look_into_.empty()))) break;
       observer_.on_progress(progress());
       nap();
     }
-    result_.was_stopped = result_.was_stopped || !waiting_.empty() || !to_inspect_.empty();
+    result_.was_stopped = result_.was_stopped || !waiting_.empty() || !to_look_into_.empty();
     return result_;
   }
 
@@ -87,7 +88,7 @@ class Runner {
   struct Job {
     size_t run = 0;
     std::unique_ptr<ChildProcess> process;  // null: free
-    bool inspects = false;                  // or else it trains
+    const ModelLook* look = nullptr;        // null where it trains
     int64_t logged_before = 0;              // steps in the run's log when the process began
   };
 
@@ -95,9 +96,12 @@ class Runner {
     return !statuses_[run].has_ended() && !runs_[run].waits && runs_[run].obstacle.empty();
   }
 
-  bool should_be_inspected(size_t run) const {
-    return options_.inspect && !runs_[run].is_trial && statuses_[run].state == RunState::done &&
-           !path_exists(paths_.inspection(runs_[run].name));
+  // A run that is done, as far as nobody has yet.
+  void look_into(size_t run) {
+    if (runs_[run].is_trial || statuses_[run].state != RunState::done) return;
+    for (const ModelLook& look : options_.looks) {
+      if (!path_exists(kept(look, run))) to_look_into_.emplace_back(run, &look);
+    }
   }
 
   bool should_stop() {
@@ -121,8 +125,8 @@ class Runner {
     for (Job& job : jobs_) {
       if (!job.process || job.process->is_running()) continue;
       const int exit_code = job.process->exit_code();
-      if (job.inspects) {
-        keep_inspection(job.run, exit_code);
+      if (job.look) {
+        keep(*job.look, job.run, exit_code);
       } else {
         judge(job.run, exit_code);
       }
@@ -139,7 +143,7 @@ class Runner {
     if (status.state == RunState::done) {
       observer_.on_message(
           fmt::format("{}: done, validation loss {:.4f}", name, status.saved->validation_loss));
-      if (should_be_inspected(run)) to_inspect_.push_back(run);
+      look_into(run);
     } else if (stopping_ && exit_code == kInterruptedCode) {
       result_.was_stopped = true;
     } else {
@@ -155,38 +159,41 @@ class Runner {
     observer_.on_message(fmt::format("{}: {}: {}", runs_[run].name, name_of(state), error));
   }
 
-  // What `inspect` printed becomes a file of the run, whole or not at all.
-  void keep_inspection(size_t run, int exit_code) {
-    const std::string& name = runs_[run].name;
+  // What the command printed becomes a file of the run, whole or not at all.
+  void keep(const ModelLook& look, size_t run, int exit_code) {
     if (stopping_ && exit_code == kInterruptedCode) {
       result_.was_stopped = true;
       return;
     }
+    const fs::path output = log_of(look, run, ".json"), errors = log_of(look, run, ".log");
     try {
-      require(exit_code == 0, "{}", reason_of(exit_code, inspection_errors(name)));
-      const std::string text = read_file(inspection_output(name));
-      parse_json(text, inspection_output(name).string());
-      write_file(paths_.inspection(name), text);
-      fs::remove(inspection_output(name));
-      fs::remove(inspection_errors(name));
+      require(exit_code == 0, "{}", reason_of(exit_code, errors));
+      const std::string text = read_file(output);
+      parse_json(text, output.string());
+      write_file(kept(look, run), text);
+      fs::remove(output);
+      fs::remove(errors);
     } catch (const Error& error) {
-      result_.notes.push_back(fmt::format("{}: could not be inspected: {}", name, error.what()));
+      result_.notes.push_back(
+          fmt::format("{}: could not be {}: {}", runs_[run].name, look.done(), error.what()));
     }
   }
-  fs::path inspection_output(const std::string& name) const {
-    return paths_.logs() / (name + ".inspection.json");
+  fs::path kept(const ModelLook& look, size_t run) const {
+    return paths_.run(runs_[run].name).folder / look.file_name();
   }
-  fs::path inspection_errors(const std::string& name) const {
-    return paths_.logs() / (name + ".inspection.log");
+  fs::path log_of(const ModelLook& look, size_t run, const char* extension) const {
+    const std::string what = fs::path(look.file_name()).stem().string();
+    return paths_.logs() / fmt::format("{}.{}{}", runs_[run].name, what, extension);
   }
 
   bool start_waiting() {
     bool any = false;
     for (size_t job = 0; job < jobs_.size(); ++job) {
       if (jobs_[job].process) continue;
-      if (!to_inspect_.empty()) {
-        start_inspection(static_cast<int>(job), to_inspect_.front());
-        to_inspect_.pop_front();
+      if (!to_look_into_.empty()) {
+        const auto [run, look] = to_look_into_.front();
+        to_look_into_.pop_front();
+        start_look(static_cast<int>(job), run, *look);
       } else if (const std::optional<size_t> run = next_run()) {
         start(static_cast<int>(job), *run);
         any = true;
@@ -264,14 +271,13 @@ class Runner {
     if (options_.device != "cpu") arguments.insert(arguments.end(), {"--device", options_.device});
   }
 
-  void start_inspection(int job, size_t run) {
-    const std::string& name = runs_[run].name;
-    std::vector<std::string> arguments = {
-        "inspect", "--model",   paths_.run(name).folder.string(), "--all",
-        "--json",  "--threads", std::to_string(options_.threads)};
+  void start_look(int job, size_t run, const ModelLook& look) {
+    std::vector<std::string> arguments =
+        look.command(runs_[run], paths_.run(runs_[run].name).folder);
+    arguments.insert(arguments.end(), {"--threads", std::to_string(options_.threads)});
     name_device(arguments);
-    start_process(job, run, arguments, inspection_output(name), inspection_errors(name));
-    jobs_[static_cast<size_t>(job)].inspects = true;
+    start_process(job, run, arguments, log_of(look, run, ".json"), log_of(look, run, ".log"));
+    jobs_[static_cast<size_t>(job)].look = &look;
   }
 
   void start_process(int job, size_t run, const std::vector<std::string>& arguments,
@@ -284,7 +290,7 @@ class Runner {
                                                       .output = output,
                                                       .errors = errors,
                                                       .cpus = cpus_of(job, options_)}),
-        /*inspects=*/false, logged};
+        /*look=*/nullptr, logged};
   }
 
   // Steps done of a run that may be at work. What an earlier process logged beyond its checkpoint
@@ -301,7 +307,7 @@ class Runner {
   // That trains it now, or null.
   const Job* job_of(size_t run) const {
     const auto found = std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& job) {
-      return job.process && !job.inspects && job.run == run;
+      return job.process && !job.look && job.run == run;
     });
     return found == jobs_.end() ? nullptr : &*found;
   }
@@ -340,7 +346,7 @@ class Runner {
         made > 0 ? left * (monotonic_seconds() - start_) / made
                  : seconds / runs_side_by_side(options_.jobs, options_.threads, options_.device);
     for (const Job& job : jobs_) {
-      if (!job.process || job.inspects) continue;
+      if (!job.process || job.look) continue;
       now.at_work.push_back({runs_[job.run].name, steps_done(job.run), plans_[job.run].steps});
     }
     return now;
@@ -364,7 +370,8 @@ class Runner {
   StudyObserver& observer_;
   std::vector<Job> jobs_;
   std::map<std::string, size_t> by_name_;
-  std::deque<size_t> waiting_, to_inspect_;
+  std::deque<size_t> waiting_;
+  std::deque<std::pair<size_t, const ModelLook*>> to_look_into_;
   bool stopping_ = false;
   RunnerResult result_;
   const double start_ = monotonic_seconds();

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attnres/study/model_look.h"
 #include "attnres/study/study_folder.h"
 #include "attnres/study/study_plan.h"
 
@@ -42,11 +43,11 @@ class StudyObserver {
 struct RunnerOptions {
   std::filesystem::path program = "/proc/self/exe";  // attnres
   std::vector<std::string> data, validation;         // of `train`
-  bool inspect = false;  // look into the models of runs that are done; see StudyPaths::inspection
-  int jobs = 1;          // runs at once
+  std::vector<ModelLook> looks;                      // into the models of runs that are done
+  int jobs = 1;                                      // runs at once
   // Threads of each run. Where there are processors for all of them, each job keeps to its own.
   int threads = 1;
-  std::string device = "cpu";                                   // of `train` and `inspect`
+  std::string device = "cpu";                                   // of `train` and of looks
   double stop_after = std::numeric_limits<double>::infinity();  // seconds
 };
 

@@ -224,6 +224,35 @@ TEST(StudyPage, DrawsEveryFigure) {
   EXPECT_FALSE(has(page, "nan"));
 }
 
+// Formats that add 0.5 to the baseline, and to block 0.25, 0.5 and 0.75 more with one seed each.
+TEST(StudyPage, TellsWhatQuantizedWeightsAdd) {
+  const fs::path folder = fresh_folder("quantized");
+  fs::create_directories(folder / "runs");
+  Json study = planted_study(1.25);
+  study["figures"] = {{{"kind", "quantization"}}};
+  std::erase_if(study["runs"].get_ref<Json::array_t&>(),
+                [](const Json& run) { return run["arms"]["width"] != "32"; });
+  EXPECT_TRUE(has(page_of(write_json(folder, study)), "No model has been scored with quantized"));
+  for (const Json& run : study["runs"]) {
+    const bool is_block = run["arms"]["mixing"] == "block";
+    FakeRun fake{.name = run["name"], .mechanism = is_block ? "block_attn_res" : "residual"};
+    const fs::path path = fake.write(folder / "runs" / fake.name);
+    testing::write_text(path / "run.json", fake.record().dump());
+    const double whole = run["seed"];
+    const double added = 0.5 + (is_block ? 0.25 * run["seed"].get<double>() : 0);
+    testing::write_text(path / "loss-f32.json", Json{{"loss", whole}}.dump());
+    testing::write_text(path / "loss-q4_0.json", Json{{"loss", whole + added}}.dump());
+  }
+  const std::string page = page_of(write_json(folder, study));
+  // 0.5 +- t_{0.975, 2} 0.25 / sqrt(3), p of t = 0.5 / (0.25 / sqrt(3)) = 3.464.
+  EXPECT_TRUE(has(page,
+                  "q4_0 weights add +1.00000 nats per token to block, +0.50000 beside the "
+                  "baseline (95 % interval −0.12103 to +1.12103): not distinguishable."));
+  EXPECT_TRUE(has(page, "0.074"));
+  testing::write_text(folder / "runs" / "block-32-seed1" / "loss-q4_0.json", "{}");
+  EXPECT_THAT(write_study_page(folder).notes, ElementsAre(HasSubstr("has no number \"loss\"")));
+}
+
 // Shapes of which a mechanism gains 0.01 and 0.03, and loses 0.01 at one.
 TEST(StudyPage, ComparesShapes) {
   struct Shape {
@@ -289,9 +318,9 @@ TEST(StudyPage, SaysWhatWasTrained) {
        {"Transformer layers: 4; width: 64; heads: 2; feed-forward width: 176; tokenizer: bytes",
         "a small text: 1,003,854 tokens, and 111,540 to validate on",
         "1,060 of 8 sequences of 256 tokens: 100.0K tokens a run, 100 a parameter",
-        "0.002, 0.004 at its peak (tuned to no arm), after 53 steps of warm-up; schedule: cosine; "
-        "optimizer: adamw",
-        "3 seeds an arm, on 2 threads each", "<p>The largest &lt;size&gt;.</p>"}) {
+        "0.002, 0.004 at its peak (tuned to no arm), after 53 steps of warm-up; schedule: cosine",
+        "; optimizer: adamw", "3 seeds an arm, on 2 threads each",
+        "<p>The largest &lt;size&gt;.</p>"}) {
     EXPECT_TRUE(has(box, said)) << said << "\n" << box;
   }
   // Nothing has begun: nothing is said.
