@@ -127,15 +127,16 @@ bool is_of_further_tokens(std::string_view name, const StoredConfig& stored) {
   return layer >= stored.model.layers && layer < stored.model.layers + stored.further_layers;
 }
 
-// What the Python package's retrofit puts into a model of transformers: vectors [D], of one site
-// after the other.
+// What the Python package's retrofit puts into a model of transformers: vectors, of one site after
+// the other.
 struct OfSite {
   int site;
   std::string role;
 };
 std::optional<OfSite> of_retrofit(const std::string& name) {
-  for (const auto& [list, role] :
-       {std::pair("pseudo_query", "pseudo_query"), {"key_gain", "key_norm"}}) {
+  for (const auto& [list, role] : {std::pair("pseudo_query", "pseudo_query"),
+                                   {"key_gain", "key_norm"},
+                                   {"mixture_gate", "mixture_gate"}}) {
     const std::string prefix = fmt::format("model.depth_attention.{}.", list);
     if (!name.starts_with(prefix)) continue;
     const char *first = name.data() + prefix.size(), *last = name.data() + name.size();
@@ -146,19 +147,11 @@ std::optional<OfSite> of_retrofit(const std::string& name) {
   return {};
 }
 
-int last_site_of_retrofit(const std::vector<std::string>& names) {
-  int last = 0;
-  for (const std::string& name : names) {
-    if (const auto found = of_retrofit(name)) last = std::max(last, found->site);
-  }
-  return last;
-}
-
-MadeTensor made_of_retrofit(const OfSite& from, int last_site, const std::string& name) {
+MadeTensor made_of_retrofit(const OfSite& from, int sublayers, const std::string& name) {
   Parameter parameter;
   parameter.site = from.site;
   parameter.role = from.role;
-  MadeTensor made{hugging_face_name(parameter, last_site), {name}};
+  MadeTensor made{hugging_face_name(parameter, sublayers), {name}};
   if (from.role == "pseudo_query") {
     made.make = [](const std::vector<at::Tensor>& t) { return t[0].unsqueeze(0); };
   }
@@ -186,7 +179,6 @@ NamedWeights::NamedWeights(const TensorFiles& weights, const StoredConfig& store
   const FileLayout layout = stored.layout;
   std::set<std::string> joined;  // names of the file that are told by another's, or left out
   const std::vector<std::string> names = weights.names();
-  const int last_site = last_site_of_retrofit(names);
   for (const std::string& name : names) {
     if (leave_out(our_name(layout, name), stored)) {
       joined.insert(name);
@@ -199,7 +191,7 @@ NamedWeights::NamedWeights(const TensorFiles& weights, const StoredConfig& store
     }
     if (const auto from = of_retrofit(name)) {
       joined.insert(name);
-      add(made_of_retrofit(*from, last_site, name));
+      add(made_of_retrofit(*from, stored.model.sublayers(), name));
       continue;
     }
     for (const MadeTensor& made : made_of_mlx_tensor(name, weights.info(name).shape)) {

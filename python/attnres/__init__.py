@@ -1,10 +1,10 @@
 """Attention Residuals (arXiv 2603.15031) for PyTorch.
 
-`BlockAttnRes` and `AttnRes` take the place of a Transformer's residual connections;
-`depth_attention` is the operation inside, which they run in two phases, forward and backward. On
-CPUs they run fused kernels in float32, float64 and bfloat16; on NVIDIA GPUs, where the package was
-built with nvcc, in float32 and bfloat16; elsewhere compositions of PyTorch's operations.
-`torch.compile` sees through all of them. `retrofit` changes models of transformers.
+`BlockAttnRes` and `AttnRes` take the place of a Transformer's residual connections, `DeltaAttnRes`
+adds to them; `depth_attention` is the operation inside, which they run in two phases, forward and
+backward. On CPUs they run fused kernels in float32, float64 and bfloat16; on NVIDIA GPUs, where the
+package was built with nvcc, in float32 and bfloat16; elsewhere compositions of PyTorch's
+operations. `torch.compile` sees through all of them. `retrofit` changes models of transformers.
 """
 
 from pathlib import Path
@@ -29,7 +29,13 @@ _for_gpus = Path(__file__).with_name("libattnres_cuda.so")
 if _for_gpus.exists() and "libtorch_cuda.so" in Path("/proc/self/maps").read_text():
     torch.ops.load_library(_for_gpus)
 
-from .modules import AttnRes, BlockAttnRes, DepthState, no_weight_decay  # noqa: E402
+from .modules import (  # noqa: E402
+    AttnRes,
+    BlockAttnRes,
+    DeltaAttnRes,
+    DepthState,
+    no_weight_decay,
+)
 from .operations import (  # noqa: E402
     depth_attention,
     depth_attention_composed,
@@ -40,6 +46,7 @@ from .retrofit import retrofit  # noqa: E402
 __all__ = [
     "AttnRes",
     "BlockAttnRes",
+    "DeltaAttnRes",
     "DepthState",
     "__version__",
     "depth_attention",

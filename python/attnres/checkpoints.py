@@ -8,17 +8,19 @@ code that lies in them (retrofitted.py).
 
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from .mixed import Mixed, become
-from .modules import BlockAttnRes
+from .modules import BlockAttnRes, DeltaAttnRes
 
+BLOCK, DELTA = "block_attn_res", "delta_attn_res"  # the mechanisms
 MODEL_TYPE = "attnres_retrofitted"
 CODE_NAME = "modeling_retrofitted"
-CODE = '''"""A model of transformers with Block Attention Residuals (arXiv 2603.15031), of attnres.
+CODE = '''"""A model of transformers with Attention Residuals (arXiv 2603.15031), of attnres.
 
     AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
 """
@@ -26,15 +28,17 @@ CODE = '''"""A model of transformers with Block Attention Residuals (arXiv 2603.
 from attnres.retrofitted import RetrofittedConfig, RetrofittedModel
 '''
 # What attnres calls the tensors of site 2j and 2j + 1 in the files of layer j, and of the output.
-FILE_NAMES = ("self_attention_res", "mlp_res")
-OUTPUT_FILE_NAME = "output_attn_res"
+FILE_NAMES = ("self_attention", "mlp")
+OUTPUT_FILE_NAME = "output_attn"
 HEAD = "lm_head.weight"
 
 
-def depth_mixing(block_size: int, counts_sources: bool) -> dict:
-    """The setting `model.depth_mixing` of a recipe that computes the same."""
-    norm_eps = "per_source_count" if counts_sources else "fixed"
-    return {"type": "block_attn_res", "block_size": block_size, "norm_eps": norm_eps}
+def depth_mixing(mechanism: str, block_size: int) -> dict:
+    """The setting `model.depth_mixing` of a recipe that equals a residual model at first."""
+    if mechanism not in (BLOCK, DELTA):
+        raise ValueError(f"retrofit: mechanism must be {BLOCK} or {DELTA}, but is {mechanism!r}")
+    exact = {"gate": "zero"} if mechanism == DELTA else {"norm_eps": "per_source_count"}
+    return {"type": mechanism, "block_size": block_size} | exact
 
 
 def counts_sources(mixing: dict) -> bool:
@@ -46,9 +50,11 @@ def read_mixing(folder: Path, num_sublayers: int) -> dict:
     """The depth mixing of a folder that attnres or a retrofitted model's save_pretrained wrote."""
     config = _read_config(folder)
     mixing = config.get("attnres", config).get("depth_mixing", {})
-    if mixing.get("type") != "block_attn_res":
+    if mixing.get("type") == DELTA:
+        return {"block_size": 1} | mixing
+    if mixing.get("type") != BLOCK:
         raise ValueError(
-            f"retrofit: {folder} has no block_attn_res: its model_type is "
+            f"retrofit: {folder} has no {BLOCK} or {DELTA}: its model_type is "
             f"{config.get('model_type')}, its depth mixing {mixing.get('type')}"
         )
     plain = {
@@ -165,18 +171,16 @@ def _check_names(model: nn.Module, folder: Path) -> None:
 
 
 def _load_mixing(model: nn.Module, mix: BlockAttnRes, stored: dict, folder: Path) -> set[str]:
-    """Takes the pseudo-queries and key gains out of what is stored; their names in the model."""
+    """Takes the mixing's parameters out of what is stored; their names in the model."""
     with torch.no_grad():
-        for site in range(1, mix.num_sublayers + 1):
-            name = _file_name(mix, site)
-            for parameters, kind in ((mix.pseudo_query, "proj"), (mix.key_gain, "norm")):
-                tensor = stored.pop(f"{name}_{kind}.weight", None)
-                if tensor is None or tensor.numel() != mix.width:
-                    raise ValueError(
-                        f"retrofit: {folder} does not fit: it has no {name}_{kind}.weight of "
-                        f"{mix.width} numbers"
-                    )
-                parameters[site].copy_(tensor.flatten())
+        for name, parameter in _stored_parameters(mix):
+            tensor = stored.pop(name, None)
+            if tensor is None or tensor.numel() != parameter.numel():
+                raise ValueError(
+                    f"retrofit: {folder} does not fit: it has no {name} of {parameter.numel()} "
+                    "numbers"
+                )
+            parameter.copy_(tensor.flatten())
     return {name for name, _ in model.named_parameters() if ".depth_attention." in name}
 
 
@@ -191,7 +195,15 @@ def _load_rest(model: nn.Module, stored: dict, loaded: set[str], folder: Path) -
         )
 
 
-def _file_name(mix: BlockAttnRes, site: int) -> str:
-    if site == mix.num_sublayers:
-        return f"model.{OUTPUT_FILE_NAME}"
-    return f"model.layers.{site // 2}.{FILE_NAMES[site % 2]}"
+def _stored_parameters(mix: BlockAttnRes) -> Iterator[tuple[str, nn.Parameter]]:
+    """Those of every site that mixes, with their names in a file of attnres."""
+    is_delta = isinstance(mix, DeltaAttnRes)
+    for site in range(1, mix.num_sublayers + (0 if is_delta else 1)):
+        key = str(site) if is_delta else site
+        name = f"model.layers.{site // 2}.{FILE_NAMES[site % 2]}"
+        if site == mix.num_sublayers:
+            name = f"model.{OUTPUT_FILE_NAME}"
+        yield f"{name}_res_proj.weight", mix.pseudo_query[key]
+        yield f"{name}_res_norm.weight", mix.key_gain[key]
+        if is_delta and mix.mixture_gate is not None:
+            yield f"{name}_depth_mixing.mixture_gate", mix.mixture_gate[key]

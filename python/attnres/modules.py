@@ -36,6 +36,7 @@ class DepthState(NamedTuple):
     pending: Tensor | None = None  # an output that is to be added to `partial` yet
     # Whether its site was read by read_normed, whose next one adds the output: it may be pending.
     adds_later: bool = False
+    stream: Tensor | None = None  # of `DeltaAttnRes`: the residual stream, which stays
 
     @property
     def block_sum(self) -> Tensor | None:
@@ -133,11 +134,13 @@ class BlockAttnRes(nn.Module):
         self.eps = eps
         # Sites that share phase 1, where both phases together read least.
         self._group = max(1, isqrt(self.num_sublayers) // self.block_size) * self.block_size
-        like = {"device": device, "dtype": dtype}
-        sites = range(self.num_sublayers + 1)
-        self.pseudo_query = nn.ParameterList(torch.zeros(width, **like) for _ in sites)
-        self.key_gain = nn.ParameterList(torch.ones(width, **like) for _ in sites)
+        self._make_parameters({"device": device, "dtype": dtype})
         self.register_buffer("sublayers_a_block", torch.tensor(self.block_size, device=device))
+
+    def _make_parameters(self, like: dict) -> None:
+        self._sites = range(self.num_sublayers + 1)
+        self.pseudo_query = nn.ParameterList(torch.zeros(self.width, **like) for _ in self._sites)
+        self.key_gain = nn.ParameterList(torch.ones(self.width, **like) for _ in self._sites)
 
     def start(self, embedding: Tensor) -> DepthState:
         """The state before the first sublayer.
@@ -223,9 +226,9 @@ class BlockAttnRes(nn.Module):
         if state.earlier:
             earlier, query = state.earlier[0], state.earlier[0].query
         else:
-            site, source = state.site, state.blocks[0]
+            pseudo_query, key_gain, _ = self._parameters_at(state.site)
             earlier = None
-            query = fold_queries([self.pseudo_query[site]], [self.key_gain[site]], source)[0]
+            query = fold_queries([pseudo_query], [key_gain], state.blocks[0])[0]
         x, added = depth_attention_phase_two_normed(
             earlier, recent, state.pending, query, self.eps, weight, eps
         )
@@ -285,8 +288,10 @@ class BlockAttnRes(nn.Module):
         if site % self._group > 0:
             earlier = state.earlier[1:]
             return DepthState(blocks, partial, site, earlier, state.num_earlier, pending)
-        sites = range(site, min(site + self._group, self.num_sublayers + 1))
-        queries, key_gains = ([v[s] for s in sites] for v in (self.pseudo_query, self.key_gain))
+        sites = range(site, min(site + self._group, self._sites.stop))
+        if not sites:
+            return DepthState(blocks, partial, site)
+        queries, key_gains, _ = zip(*map(self._parameters_at, sites), strict=True)
         earlier = depth_attention_phase_one(blocks, queries, key_gains, self.eps)
         return DepthState(blocks, partial, site, tuple(earlier), len(blocks))
 
@@ -380,11 +385,107 @@ class AttnRes(BlockAttnRes):
         return f"{self.width}, num_sublayers={self.num_sublayers}"
 
 
-def no_weight_decay(module: nn.Module) -> list[nn.Parameter]:
-    """The pseudo-queries and key gains in a module, which weight decay is to leave alone.
+class DeltaAttnRes(BlockAttnRes):
+    """Delta Attention Residuals (arXiv 2605.18855): beside a residual stream, not in its place.
 
-    Each once, of every `BlockAttnRes` and `AttnRes` in it and of retrofitted models; an empty list
-    where there is none.
+    The residual stream x stays, and sublayer l reads beside it what depth attention finds among
+    what made it:
+
+        h_l = x_l + a_l sum_i alpha_i b_i,   x_{l+1} = x_l + f_l(norm(h_l))
+
+    with alpha and the sources b_i of `BlockAttnRes`, whose use and other arguments these are. The
+    first sublayer reads the embedding, and the output x_L: there nothing is mixed.
+
+    Args:
+        block_size: S; with 1 every output is a source.
+        gate: what the learned gates a_l start at. With zero the model is a residual one, whatever
+            its other parameters; None: no gates, a_l is 1.
+
+    Parameters, for each of the sites 1 .. L - 1 by its number as text: `pseudo_query` [D] and
+    `key_gain` [D] as there, and `mixture_gate` [1], a_l.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        num_sublayers: int,
+        block_size: int = 1,
+        *,
+        gate: float | None = 0.0,
+        eps: float = 1e-6,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Makes the parameters of all sites that mix; the arguments are the class's."""
+        self._gate = gate
+        super().__init__(width, num_sublayers, block_size, eps=eps, device=device, dtype=dtype)
+
+    def _make_parameters(self, like: dict) -> None:
+        self._sites = range(1, self.num_sublayers)
+
+        def of_sites(size: int, value: float) -> nn.ParameterDict:
+            return nn.ParameterDict(
+                {str(site): torch.full((size,), value, **like) for site in self._sites}
+            )
+
+        self.pseudo_query, self.key_gain = of_sites(self.width, 0.0), of_sites(self.width, 1.0)
+        self.mixture_gate = None if self._gate is None else of_sites(1, self._gate)
+
+    def start(self, embedding: Tensor) -> DepthState:
+        """The state before the first sublayer, as in `BlockAttnRes`; the stream is the embedding."""
+        return super().start(embedding)._replace(stream=embedding)
+
+    def write(self, state: DepthState, output: Tensor) -> DepthState:
+        """The state after a sublayer that returned `output`, as in `BlockAttnRes`."""
+        written = super().write(state, output)
+        return written._replace(stream=state.stream + output.to(state.stream.dtype))
+
+    def read_normed(
+        self, state: DepthState, weight: Tensor, eps: float
+    ) -> tuple[Tensor, DepthState]:
+        """`read` and an RMSNorm, as in `BlockAttnRes`, but not in one pass."""
+        self._check_read(state)
+        return self._normed(state, weight, eps)[0], state
+
+    def weights(self, state: DepthState) -> Tensor:
+        """The depth weights of the next site, as in `BlockAttnRes`.
+
+        Raises:
+            RuntimeError: nothing is mixed there: before the first sublayer, and at the output.
+        """
+        site = self._site_of(state)
+        if site not in self._sites:
+            raise RuntimeError(
+                f"DeltaAttnRes: site {site} mixes nothing; those from 1 to "
+                f"{self.num_sublayers - 1} do"
+            )
+        return super().weights(state)
+
+    def _mixed(self, state: DepthState) -> Tensor:
+        if state.site not in self._sites:
+            return state.stream
+        mixture = super()._mixed(state)
+        if self.mixture_gate is not None:
+            mixture = mixture * self.mixture_gate[str(state.site)]
+        return state.stream + mixture.to(state.stream.dtype)
+
+    def _normed(
+        self, state: DepthState, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor | None]:
+        h = self._mixed(state)
+        compute = torch.float64 if h.dtype == torch.float64 else torch.float32
+        x = nn.functional.rms_norm(h.to(compute), (self.width,), weight.to(compute), eps)
+        return x.to(h.dtype), None
+
+    def _parameters_at(self, site: int) -> tuple[Tensor, Tensor, float]:
+        return self.pseudo_query[str(site)], self.key_gain[str(site)], self.eps
+
+
+def no_weight_decay(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters of depth attention in a module, which weight decay is to leave alone.
+
+    Each once, of every `BlockAttnRes`, `AttnRes` and `DeltaAttnRes` in it and of retrofitted models;
+    an empty list where there is none.
 
         exempt = attnres.no_weight_decay(model)
         names = {id(parameter) for parameter in exempt}

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .checkpoints import carry_mixing, counts_sources, depth_mixing, load, read_mixing
+from .checkpoints import BLOCK, DELTA, carry_mixing, counts_sources, depth_mixing, load, read_mixing
 from .mixed import Mixed, become
-from .modules import BlockAttnRes, DepthState
+from .modules import BlockAttnRes, DeltaAttnRes, DepthState
 
 # A layer's norms before its sublayers, and Gemma's after them.
 LLAMA_NORMS = ("input_layernorm", "post_attention_layernorm")
@@ -18,9 +18,16 @@ GEMMA_OUTPUT_NORMS = ("post_attention_layernorm", "post_feedforward_layernorm")
 
 
 def retrofit(
-    model: nn.Module, block_size: int | None = None, checkpoint: str | Path | None = None
+    model: nn.Module,
+    block_size: int | None = None,
+    checkpoint: str | Path | None = None,
+    *,
+    mechanism: str | None = None,
 ) -> BlockAttnRes:
     """Replaces the residual connections of a decoder of transformers by Block Attention Residuals.
+
+    Or, with `mechanism="delta_attn_res"`, puts Delta Attention Residuals beside them, with gates of
+    zero: bit by bit the same model, until it is trained.
 
     Of Llama, Mistral, Qwen 2 and 3, SmolLM 3, Gemma 3, and other decoders with a list `layers` of
     layers that have `self_attn` and `mlp` behind norms of those names, and a `norm` at the end. The
@@ -43,8 +50,9 @@ def retrofit(
         model: changed in place; its layers, their parameters and these parameters' names stay.
         block_size: S, in sublayers: attention and MLP count one each.
         checkpoint: a folder whose weights are loaded, of the same model retrofitted: one that
-            attnres wrote, or `save_pretrained` after this function. The block size is then the
-            folder's, and need not be given.
+            attnres wrote, or `save_pretrained` after this function. The block size and the
+            mechanism are then the folder's, and need not be given.
+        mechanism: "block_attn_res", which it is where nothing else is said, or "delta_attn_res".
 
     Returns:
         What has the pseudo-queries and key gains, `depth_attention` in the decoder. Leave weight
@@ -56,43 +64,51 @@ def retrofit(
     """
     decoder = _decoder_of(model)
     if checkpoint is None:
-        return place_mixing(model, _agreed(block_size, None), counts_sources=True)
+        if block_size is None:
+            raise ValueError("retrofit: give a block_size, or a checkpoint that has one")
+        return place_mixing(model, depth_mixing(mechanism or BLOCK, block_size))
     folder = Path(checkpoint)
     stored = read_mixing(folder, 2 * len(decoder.layers))
-    mix = place_mixing(model, _agreed(block_size, stored["block_size"]), counts_sources(stored))
+    _check_agreement("mechanism", mechanism, stored["type"])
+    _check_agreement("block_size", block_size, stored["block_size"])
+    mix = place_mixing(model, stored)
     load(model, mix, folder)
     return mix
 
 
-def place_mixing(model: nn.Module, block_size: int, counts_sources: bool) -> BlockAttnRes:
-    """The first half of `retrofit`: all but the weights of a checkpoint."""
+def place_mixing(model: nn.Module, mixing: dict) -> BlockAttnRes:
+    """The first half of `retrofit`: all but the weights of a checkpoint.
+
+    Args:
+        mixing: what `depth_mixing` or `read_mixing` returned.
+    """
     decoder = _decoder_of(model)
     norm = decoder.layers[0].input_layernorm
-    mix = BlockAttnRes(
-        norm.weight.numel(),
-        2 * len(decoder.layers),
-        block_size,
-        eps=_eps_of(norm),
-        device=norm.weight.device,
-        dtype=norm.weight.dtype,
-    )
-    norms = [getattr(layer, name) for layer in decoder.layers for name in _norm_names(layer)]
-    rms_norms = {type(norm) for norm in [*norms, decoder.norm] if _is_rms_norm(norm)}
-    reader = _Reader(mix, counts_sources, rms_norms)
+    sizes = norm.weight.numel(), 2 * len(decoder.layers), mixing["block_size"]
+    like = {"device": norm.weight.device, "dtype": norm.weight.dtype}
+    rms_norms = set()
+    if mixing["type"] == DELTA:
+        gate = None if mixing.get("gate") == "none" else 0.0
+        mix = DeltaAttnRes(*sizes, gate=gate, eps=_eps_of(norm), **like)
+    else:
+        mix = BlockAttnRes(*sizes, eps=_eps_of(norm), **like)
+        norms = [getattr(layer, name) for layer in decoder.layers for name in _norm_names(layer)]
+        rms_norms = {type(norm) for norm in [*norms, decoder.norm] if _is_rms_norm(norm)}
+    reader = _Reader(mix, counts_sources(mixing), rms_norms)
     for layer in decoder.layers:
         become(layer, _Layer)
         layer.depth_reader = reader
     become(decoder.norm, _OutputNorm)
     decoder.norm.depth_reader = reader
     decoder.depth_attention = mix
-    carry_mixing(model, decoder is model, depth_mixing(mix.block_size, counts_sources))
+    carry_mixing(model, decoder is model, mixing)
     return mix
 
 
 class _Reader:
     """What sites read, in the size that the model's norms are used to; no module of theirs.
 
-    `rms_norms` are classes of norms: weight * x / sqrt(mean(x^2) + eps).
+    `rms_norms` are classes of norms that the mixing computes: weight * x / sqrt(mean(x^2) + eps).
     """
 
     def __init__(self, mix: BlockAttnRes, counts_sources: bool, rms_norms: set[type]) -> None:
@@ -234,9 +250,6 @@ def _eps_of(norm: nn.Module) -> float:
     return eps
 
 
-def _agreed(given: int | None, stored: int | None) -> int:
-    if given is None and stored is None:
-        raise ValueError("retrofit: give a block_size, or a checkpoint that has one")
-    if None not in (given, stored) and given != stored:
-        raise ValueError(f"retrofit: block_size is {given}, but the checkpoint's is {stored}")
-    return stored if given is None else given
+def _check_agreement(name: str, given: int | str | None, stored: int | str) -> None:
+    if given not in (None, stored):
+        raise ValueError(f"retrofit: {name} is {given}, but the checkpoint's is {stored}")

@@ -3,7 +3,7 @@
 import transformers
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
-from .checkpoints import MODEL_TYPE, counts_sources
+from .checkpoints import MODEL_TYPE
 from .retrofit import place_mixing
 
 
@@ -58,6 +58,6 @@ def _retrofitted(base_class: type, mixing: dict) -> type:
 
     def init(self, *arguments, **options):
         base_class.__init__(self, *arguments, **options)
-        place_mixing(self, mixing["block_size"], counts_sources(mixing))
+        place_mixing(self, mixing)
 
     return type(base_class.__name__, (base_class,), {"__init__": init})

@@ -74,13 +74,13 @@ def gradients(model, ids):
     return [torch.zeros_like(p) if g is None else g for p, g in zip(leaves, found, strict=True)]
 
 
-def retrofitted(name, block_size=BLOCK_SIZE):
-    """With pseudo-queries and key gains that matter."""
+def retrofitted(name, block_size=BLOCK_SIZE, mechanism=None):
+    """With pseudo-queries, key gains and gates that matter."""
     model = make(name, vocabulary=256)
-    mix = attnres.retrofit(model, block_size)
-    for query, gain in zip(mix.pseudo_query, mix.key_gain, strict=True):
-        torch.nn.init.normal_(query, std=0.5)
-        torch.nn.init.normal_(gain, mean=1, std=0.3)
+    mix = attnres.retrofit(model, block_size, mechanism=mechanism)
+    for parameter, drawn in mix.named_parameters():
+        is_gain = parameter.startswith("key_gain")
+        torch.nn.init.normal_(drawn, mean=is_gain, std=0.3 if is_gain else 0.5)
     return model
 
 
@@ -98,9 +98,11 @@ def check_copies(report, name):
                     f"{name}: a {how} copy has layers of its own")  # fmt: skip
 
 
-def check_saved(report, name):
+def check_saved(report, name, mechanism=None):
     """What save_pretrained writes: in transformers, here, and in attnres."""
-    model, ids, folder = retrofitted(name), token_ids(256), report.folder / f"{name}, saved"
+    model, ids = retrofitted(name, mechanism=mechanism), token_ids(256)
+    name = f"{name}, {mechanism}" if mechanism else name
+    folder = report.folder / f"{name}, saved"
     ours, text = log_probabilities(logits_of(model, ids), ids), generated(model)
     # Where a model is as sharp, float32 in transformers is half of the bound away from it.
     double = copy.deepcopy(model).double()
@@ -219,6 +221,7 @@ def main():
         check_function(report, name)
         check_copies(report, name)
         check_saved(report, name)
+        check_saved(report, name, "delta_attn_res")
     for name in ("llama3", "qwen2", "qwen3"):
         check_checkpoint(report, name)
         check_further(report, name)

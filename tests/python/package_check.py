@@ -139,6 +139,66 @@ def check_modules():
     assert worst_difference(ours, naive) > 0.1, "block size counted in Transformer layers"
 
 
+def naive_delta_inputs(embedding, sublayers, mix):
+    """What every site reads and the output, afresh, by the equations of `DeltaAttnRes`."""
+    outputs, inputs, stream = [], [], embedding
+    for site in range(len(sublayers) + 1):
+        h = stream
+        if 0 < site < len(sublayers):
+            size, key = mix.block_size, str(site)
+            blocks = [outputs[i : i + size] for i in range(0, len(outputs), size)]
+            sources = [embedding, *(torch.stack(block).sum(0) for block in blocks)]
+            gate = 1 if mix.mixture_gate is None else mix.mixture_gate[key]
+            h = h + gate * attend(sources, mix.pseudo_query[key], mix.key_gain[key])
+        inputs.append(h)
+        if site < len(sublayers):
+            outputs.append(sublayers[site](h))
+            stream = stream + outputs[-1]
+    return inputs
+
+
+def check_delta():
+    for block_size in (1, 2, 3, SUBLAYERS):
+        for gate in (0.0, 0.5, None):
+            mix = attnres.DeltaAttnRes(WIDTH, SUBLAYERS, block_size, gate=gate, dtype=torch.float64)
+            _, linears, sublayers = make_model(2)
+            embedding = torch.randn(2, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+            residual, stream = [], embedding
+            for sublayer in sublayers:
+                residual.append(stream)
+                stream = stream + sublayer(stream)
+            at_start = module_inputs(mix, embedding, sublayers)
+            is_residual = worst_difference(at_start, [*residual, stream]) == 0
+            assert is_residual == (gate == 0), (block_size, gate)
+
+            for parameter in mix.parameters():
+                nn.init.normal_(parameter, mean=0.5, std=1)
+            ours = module_inputs(mix, embedding, sublayers)
+            naive = naive_delta_inputs(embedding, sublayers, mix)
+            assert worst_difference(ours, naive) < 1e-12, (block_size, gate)
+            leaves = [embedding, *mix.parameters(), *linears.parameters()]
+            loss = [sum(x.pow(3).sum() for x in inputs) for inputs in (ours, naive)]
+            gradients = [torch.autograd.grad(x, leaves) for x in loss]
+            scale = max(gradient.abs().max().item() for gradient in gradients[1])
+            assert worst_difference(*gradients) < 1e-12 * scale, (block_size, gate)
+            assert all(gradient.abs().max() > 1e-9 * scale for gradient in gradients[0])
+
+            norms = make_norms()
+            normed = normed_inputs(mix, embedding, sublayers, norms)
+            expected = normed_by_modules(
+                partial(naive_delta_inputs, embedding, mix=mix), sublayers, norms
+            )
+            assert worst_difference(normed, expected) < 1e-12, (block_size, gate)
+
+    mix, _, sublayers = attnres.DeltaAttnRes(WIDTH, SUBLAYERS, 2, dtype=torch.float64), *make_model(2)[1:]
+    state = mix.start(embedding)
+    refused(RuntimeError, "site 0 mixes nothing", lambda: mix.weights(state))
+    state = mix.write(state, sublayers[0](embedding))
+    assert mix.weights(state).shape == (2, 2, 5)
+    assert {id(p) for p in attnres.no_weight_decay(mix)} == {id(p) for p in mix.parameters()}
+    assert len(list(attnres.DeltaAttnRes(WIDTH, 1, 1).parameters())) == 0
+
+
 def check_normed():
     """Norms and additions that are computed with depth attention, and sites read either way."""
     for block_size in (1, 2, 3, SUBLAYERS):
@@ -654,6 +714,7 @@ def check_other_torch_is_refused():
 def main():
     torch.manual_seed(0)
     check_modules()
+    check_delta()
     check_normed()
     check_normed_schedule()
     check_what_is_kept()

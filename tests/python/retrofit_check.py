@@ -17,7 +17,15 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from package_check import EPS, WIDTH, naive_inputs, parameters_of, refused, worst_difference
+from package_check import (
+    EPS,
+    WIDTH,
+    naive_delta_inputs,
+    naive_inputs,
+    parameters_of,
+    refused,
+    worst_difference,
+)
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -115,6 +123,30 @@ def check_retrofit():
     del other.layers[1].mlp
     refused(ValueError, "layer 1 of MiniDecoder, a MiniLayer, has no mlp",
             lambda: attnres.retrofit(other, 4))  # fmt: skip
+
+
+def check_delta():
+    """Bit by bit the residual model at first, and by its equations after."""
+    model, x = MiniDecoder(), torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    before = model(x)
+    mix = attnres.retrofit(model, block_size=2, mechanism="delta_attn_res")
+    assert worst_difference([model(x)], [before]) == 0
+
+    for parameter in mix.parameters():
+        nn.init.normal_(parameter, mean=0.5, std=1)
+    sublayers = []
+    for layer in model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        sublayers.append(lambda h, f=attention, g=layer.input_layernorm: f(g(h), scale=0.7)[0])
+        sublayers.append(lambda h, f=mlp, g=layer.post_attention_layernorm: f(g(h)))
+    mix.eps = EPS  # that of the model's norms is its own
+    expected = nn.RMSNorm(WIDTH, eps=0.1, dtype=torch.float64)(
+        naive_delta_inputs(x, sublayers, mix)[-1]
+    )
+    assert worst_difference([model(x)], [expected]) < 1e-12
+    assert worst_difference([model(x)], [before]) > 0.1
+    refused(ValueError, "mechanism must be block_attn_res or delta_attn_res, but is 'delta'",
+            lambda: attnres.retrofit(MiniDecoder(), 2, mechanism="delta"))  # fmt: skip
 
 
 def make_retrofitted():
@@ -464,13 +496,13 @@ def train(model, ids):
     return model
 
 
-def check_saved(program, folder):
+def check_saved(program, mechanism, folder):
     """Retrofitted and trained here, saved, and read by both; trained on there, and read here."""
     ids = torch.randint(256, (2, 40))
     saved, run_folder, again = folder / "saved", folder / "run", folder / "again"
     model = LlamaForCausalLM()
     plain = copy.deepcopy(model)
-    attnres.retrofit(model, block_size=3)
+    attnres.retrofit(model, block_size=3, mechanism=mechanism)
     ours = log_probabilities(train(model, ids), ids)
     model.save_pretrained(saved)
     assert worst_difference([scored(program, saved, ids)], [ours]) < 1e-4
@@ -543,6 +575,8 @@ def check_checkpoint_refusals(folder):
         pass
 
     refused_with("block_size is 2, but the checkpoint's is 3", nothing, block_size=2)
+    refused_with("mechanism is delta_attn_res, but the checkpoint's is block_attn_res", nothing,
+                 mechanism="delta_attn_res")  # fmt: skip
     refused_with("model.norm.weight are missing", lambda c, t: t.pop("model.norm.weight"))
     refused_with("lm_head.weight are missing", lambda c, t: t.pop("lm_head.weight"))
     refused_with("extra are missing or unknown", lambda c, t: t.update(extra=torch.zeros(1)))
@@ -565,6 +599,7 @@ def main():
     torch.manual_seed(0)
     program = sys.argv[1]
     check_retrofit()
+    check_delta()
     check_copies()
     check_moving_average()
     check_exchanged_parts()
@@ -573,7 +608,12 @@ def main():
     check_checkpointing()
     check_misuse()
     check_compiled()
-    for check in (partial(check_saved, program), check_what_is_saved, check_checkpoint_refusals):
+    for check in (
+        partial(check_saved, program, "block_attn_res"),
+        partial(check_saved, program, "delta_attn_res"),
+        check_what_is_saved,
+        check_checkpoint_refusals,
+    ):
         with tempfile.TemporaryDirectory() as folder:
             check(Path(folder))
     print(f"retrofitted models correct under torch {torch.__version__}")
