@@ -15,6 +15,7 @@ const std::vector<OperationFolder>& operation_folders() {
       {"depth_attention", depth_attention_problems},
       {"depth_scores", depth_scores_problems},
       {"residual_streams", residual_streams_problems},
+      {"gated_streams", gated_streams_problems},
       {"sinkhorn", sinkhorn_problems},
       {"rms_norm", rms_norm_problems},
       {"swiglu", swiglu_problems},

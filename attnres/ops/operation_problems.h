@@ -55,6 +55,7 @@ std::vector<OperationProblems> delta_attention_problems();
 std::vector<OperationProblems> depth_attention_problems();
 std::vector<OperationProblems> depth_scores_problems();
 std::vector<OperationProblems> gated_delta_rule_problems();
+std::vector<OperationProblems> gated_streams_problems();
 std::vector<OperationProblems> head_maps_problems();
 std::vector<OperationProblems> matmul_problems();
 std::vector<OperationProblems> packed_weight_problems();

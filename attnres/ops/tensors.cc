@@ -120,10 +120,10 @@ void parallel_over_tokens(int64_t num_tokens, int64_t channels_a_token,
 }
 
 at::Tensor sum_over_tokens(int64_t num_tokens, int64_t num_sums, at::ScalarType dtype,
-                           const SumOverTokens& f) {
-  constexpr int64_t kSmallestChunk = 32, kMostChunks = 64;
+                           const SumOverTokens& f, int64_t smallest_chunk) {
+  constexpr int64_t kMostChunks = 64;
   const auto divide_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t chunk = std::max(kSmallestChunk, divide_up(num_tokens, kMostChunks));
+  const int64_t chunk = std::max(smallest_chunk, divide_up(num_tokens, kMostChunks));
   const int64_t num_chunks = divide_up(num_tokens, chunk);
   const at::Tensor partials = at::zeros({num_chunks, num_sums}, dtype);
   at::parallel_for(0, num_chunks, 1, [&](int64_t first, int64_t last) {

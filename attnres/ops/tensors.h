@@ -97,10 +97,11 @@ T* data(const at::Tensor& tensor) {
 
 // Sums over tokens that do not depend on the number of threads: calls f(first, last, sums), which
 // adds to `num_sums` sums, for chunks of tokens that depend on the number of tokens only, and adds
-// the chunks' sums in their order. Returns [num_sums], float32 or float64.
+// the chunks' sums in their order. Returns [num_sums], float32 or float64. Where there are many
+// sums, larger chunks cost fewer additions.
 using SumOverTokens = std::function<void(int64_t first, int64_t last, const at::Tensor& sums)>;
 at::Tensor sum_over_tokens(int64_t num_tokens, int64_t num_sums, at::ScalarType dtype,
-                           const SumOverTokens& f);
+                           const SumOverTokens& f, int64_t smallest_chunk = 32);
 
 // Calls f with a value of the storage type that the kernels use for this dtype.
 template <class F>

@@ -97,6 +97,21 @@ def stream_inputs(dtype=torch.float64):
     return [torch.randn(shape, dtype=d).requires_grad_() for shape, d in shapes.items()]
 
 
+def gated_stream_inputs(dtype=torch.float64):
+    """Two streams of 5 channels, and maps of rank 3 in float32 or better: H, g, A, U, W."""
+    wide = torch.promote_types(dtype, torch.float32)
+    shapes = {(3, 2, 5): dtype, (2, 5): wide, (3, 10): wide, (10, 3): wide, (2, 10): wide}
+    return [torch.randn(shape, dtype=d).requires_grad_() for shape, d in shapes.items()]
+
+
+def gated(streams, gain, down, up, write):
+    """What is read, and what is written by."""
+    normed = gain * streams / (streams.square().mean(-1, keepdim=True) + EPS).sqrt()
+    z = normed.flatten(-2) / streams.shape[-2]
+    gates = (torch.nn.functional.silu(z @ down.T) @ up.T).sigmoid()
+    return (gates.view_as(normed) * normed).mean(-2), (z @ write.T).sigmoid()
+
+
 def sinkhorn_inputs(dtype=torch.float64):
     return [torch.randn(4, 3, 3, dtype=dtype).requires_grad_()]
 
@@ -190,6 +205,12 @@ def of_mixers(ops):
             lambda x, w: ops.project_normalised(x, w, EPS),
             projected,
             (streams, projection),
+        ),
+        (
+            "read_gated_streams",
+            lambda *inputs: torch.cat(ops.read_gated_streams(*inputs, EPS), -1),
+            lambda *inputs: torch.cat(gated(*inputs), -1),
+            gated_stream_inputs(),
         ),
         ("sinkhorn", lambda x: ops.sinkhorn(x, 3), lambda x: divided(x, 3), sinkhorn_inputs()),
         ("head_maps", ops.head_maps, lambda x, w: torch.einsum("thk,hnk->thn", x, w), (x, w)),
@@ -553,6 +574,8 @@ def check_mixers_rules(ops, dtype):
     opcheck(ops.read_streams_fused.default, (streams, write))
     opcheck(ops.write_streams_fused.default, (streams, mix, write, y))
     opcheck(ops.project_normalised_fused.default, (streams, projection, EPS))
+    opcheck(ops.read_gated_streams.default, (*gated_stream_inputs(dtype), EPS))
+    opcheck(ops.read_gated_streams_fused.default, (*gated_stream_inputs(dtype)[:4], EPS))
     if dtype == torch.bfloat16:
         heads = [tensor.detach() for tensor in head_inputs(dtype)]
         opcheck(ops.head_maps.default, (heads[1], heads[0]))
@@ -575,6 +598,8 @@ def mixers_backwards(ops, dtype=torch.float64):
     scores, inverse_rms = ops.depth_scores_fused(sources, query, gain, True, True, EPS, 2)
     product, rho = ops.project_normalised_fused(streams, projection, EPS)
     matrices = torch.randn(3, 3, 4, dtype=wide)
+    gated_streams = [tensor.detach() for tensor in gated_stream_inputs(dtype)[:4]]
+    x, projected = ops.read_gated_streams_fused(*gated_streams, EPS)
 
     def places():  # the first added to, the second not wanted
         return [torch.ones(shape, dtype=wide) for shape in ((4, 6), (0,), (4, 6))]
@@ -593,6 +618,9 @@ def mixers_backwards(ops, dtype=torch.float64):
         "read_streams_fused_backward": (y + 1, streams, write, True, place(), True),
         "write_streams_fused_backward": (
             streams + 1, streams, mix, write, y, [True, False, True], place(), False,
+        ),
+        "read_gated_streams_fused_backward": (
+            x + 1, projected + 1, *gated_streams, projected, EPS, place(), True,
         ),
         "project_normalised_fused_backward": (
             product.clone(), rho.clone(), streams, projection, rho, True, place(), True,

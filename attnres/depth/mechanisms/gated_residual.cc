@@ -11,24 +11,20 @@
 // g starts at one (theirs is 1 + g, g zero: the same). D, U and W start as the model's other maps,
 // small random numbers: G near 1/2, s near 1. Were U and W zero, all streams would stay equal.
 //
-// Reads are composed of tensor operations, without a kernel of their own; a site's norms are kept
-// twice, before and after g. What the scalars write is one pass over the streams
+// What is read is one pass over the streams (ops/gated_streams), and what the scalars write another
 // (ops/residual_streams).
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/silu.h>
 
 #include <algorithm>
 
 #include "attnres/depth/composed_mixer.h"
 #include "attnres/depth/define_mechanism.h"
 #include "attnres/depth/mechanisms/mechanisms.h"
+#include "attnres/ops/gated_streams/gated_streams.h"
 #include "attnres/ops/gradient_slot.h"
 #include "attnres/ops/residual_streams/residual_streams.h"
-#include "attnres/ops/tensors.h"
 
 namespace attnres {
 namespace {
@@ -52,11 +48,7 @@ class GatedResidual final : public ComposedMixer {
  public:
   GatedResidual(const GatedResidualSettings& settings, const MixerShape& shape,
                 ParameterRegistry& parameters)
-      : ComposedMixer(shape),
-        streams_(settings.streams),
-        unit_gain_(at::ones(
-            {shape.width},
-            at::TensorOptions(parameters.device()).dtype(parameters.precision().parameters))) {
+      : ComposedMixer(shape), streams_(settings.streams) {
     const int64_t d = shape.width, n = streams_, r = settings.rank;
     const Init drawn = Init::normal(shape.init_std);
     for (int l = 0; l <= shape.sublayers; ++l) {
@@ -84,19 +76,13 @@ class GatedResidual final : public ComposedMixer {
     const Site& site = sites_[state.site];
     // All that reads the streams here adds to one gradient.
     const at::Tensor& R_TND = state.open[0] = with_slot(state.open[0]);
-    const at::Tensor N_TND =
-        normalize(state, R_TND, unit_gain_, shape().norm_eps) * held(state, site.norm);
-    const auto n = static_cast<double>(streams_);
-    const at::Tensor N_TC = N_TND.flatten(1);
-    const at::Tensor inner_TK = at::silu(wide_linear(N_TC, site.gate_down) / n);
-    const at::Tensor gates_TC = at::sigmoid(wide_linear(inner_TK, site.gate_up));
-    if (site.write.defined()) {
-      const at::Tensor write_TN = 2 * at::sigmoid(wide_linear(N_TC, site.write) / n);
-      carry(state, held(state, write_TN.to(compute_dtype(R_TND))));
-    }
-    const at::Tensor x_TD = (held(state, gates_TC).view_as(N_TND) * N_TND).mean(1);
-    show_mixed(state, x_TD);
-    return {.x = x_TD};
+    const GatedStreamsMaps maps = {site.norm, site.gate_down, site.gate_up, site.write};
+    const GatedStreamsRead read = holds_weights(state)
+                                      ? read_with_held(state, maps)
+                                      : read_gated_streams(R_TND, maps, shape().norm_eps);
+    if (site.write.defined()) carry(state, 2 * read.write_TN);
+    show_mixed(state, read.x_TD);
+    return {.x = read.x_TD};
   }
 
   at::Tensor running_state(const DepthState& state) const override { return state.open[0].mean(1); }
@@ -108,12 +94,21 @@ class GatedResidual final : public ComposedMixer {
     at::Tensor write;               // W [n, n D]; undefined at the output
   };
 
+  // With norms, gates and what is written by as they were.
+  GatedStreamsRead read_with_held(const DepthState& state, const GatedStreamsMaps& maps) const {
+    const at::Tensor &R_TND = state.open[0], one_D = at::ones({shape().width}, R_TND.options());
+    const at::Tensor N_TND =
+        normalize(state, R_TND, one_D, shape().norm_eps) * held(state, maps.norm_ND);
+    const auto [gates_TND, write_TN] = stream_gates_composed(N_TND, maps);
+    return {(held(state, gates_TND) * N_TND).mean(1),
+            write_TN.defined() ? held(state, write_TN) : write_TN};
+  }
+
   void absorb(DepthState& state, const at::Tensor& y_TD) const override {
     state.open[0] = write_streams(state.open[0], {/*mix_TMM=*/{}, carried(state), y_TD});
   }
 
   int64_t streams_;
-  at::Tensor unit_gain_;
   std::vector<Site> sites_;
 };
 
