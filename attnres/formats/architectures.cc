@@ -22,7 +22,8 @@ bool has_kimi_layers(const ModelConfig& model) {
   const auto& latent = model.settings<LatentAttentionSettings>();
   const auto& experts = model.settings<ExpertsSettings>();
   return has_kimi_attention(model) && experts.count > 0 && experts.shared > 0 &&
-         !has_gemma_parts(model) && !latent.rotary && latent.score_scale == 0;
+         experts.has_plain_routing() && !has_gemma_parts(model) && !latent.rotary &&
+         latent.score_scale == 0;
 }
 
 // Why it is none of the public ones, for people.
@@ -94,8 +95,8 @@ bool has_deepseek_layers(const ModelConfig& model) {
   const auto& experts = model.settings<ExpertsSettings>();
   return model.attention == std::vector<std::string>{kLatent} && latent.rotary &&
          !latent.output_gate && experts.count > 0 && experts.shared > 0 &&
-         experts.latent_width == 0 && model.is_residual() && model.activation.type == "silu" &&
-         !has_gemma_parts(model);
+         experts.latent_width == 0 && experts.has_plain_routing() && model.is_residual() &&
+         model.activation.type == "silu" && !has_gemma_parts(model);
 }
 
 bool is_without_k3_parts(const ModelConfig& model) {

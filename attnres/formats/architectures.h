@@ -27,9 +27,10 @@ enum class FileLayout {
   llama,        // llama_family.h, but Gemma: plain residual connections, grouped-query attention
   gemma3,       // of that family, where files hold gains of norms less 1
   deepseek_v3,  // deepseek_config_json.h
-  kimi_linear,  // kimi_config_json.h
-  kimi_k3,      // the same, nested
-  attnres,      // every other: `model_type: attnres`
+  softmax_experts,  // llama_family.h, with experts that softmax chooses; read only
+  kimi_linear,      // kimi_config_json.h
+  kimi_k3,          // the same, nested
+  attnres,          // every other: `model_type: attnres`
 };
 // One that other programs have, if it is this model's. Throws Error saying why where there is none.
 FileLayout public_layout(const ModelConfig& model);

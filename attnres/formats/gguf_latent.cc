@@ -163,6 +163,10 @@ void check_kimi(const ModelConfig& config) {
   require(delta.heads == config.heads,
           "model.delta_attention.heads {}: llama.cpp computes as many as latent attention has, {}",
           delta.heads, config.heads);
+  require(experts.has_plain_routing(),
+          "model.experts.scores {}, router_bias or bias: llama.cpp computes experts that sigmoid "
+          "chooses, without biases; write safetensors",
+          experts.scores);
   require(experts.groups == 1 && experts.latent_norm,
           "model.experts.groups {} and latent_norm {}: llama.cpp computes 1 and true; write "
           "safetensors",

@@ -40,6 +40,7 @@ std::optional<LlamaParts> llama_parts(const ModelConfig& model) {
   const auto& settings = model.settings<GroupedQuerySettings>();
   const bool is_dense = model.settings<ExpertsSettings>().count == 0 && model.is_residual();
   if (!is_dense || model.has_attention(kDelta) || model.has_attention(kLatent)) return {};
+  if (settings.output_bias || settings.sinks) return {};
   LlamaParts parts = {.qkv_bias = settings.qkv_bias,
                       .qk_norm = settings.qk_norm,
                       .windows = model.has_attention(kSlidingWindow),
@@ -233,6 +234,43 @@ void write_gemma3(const ModelConfig& model, Json& json) {
       scale == 0 ? model.head_width : static_cast<int64_t>(std::llround(1 / (scale * scale)));
 }
 
+// Every layer has experts, chosen by softmax.
+void read_softmax_experts(const ConfigKeys& keys, const char* width, Json& model) {
+  const char* count = keys.missing("num_experts") ? "num_local_experts" : "num_experts";
+  model["experts"] = {{"count", keys.whole(count)}, {"chosen", keys.whole("num_experts_per_tok")},
+                      {"width", keys.whole(width)}, {"shared", 0},
+                      {"dense_layers", 0},          {"scores", "softmax"}};
+}
+
+// The softmax is over those that are chosen: shares of all experts, divided by their sum.
+void read_gpt_oss(const ConfigKeys& keys, Json& model) {
+  const auto layers = model["layers"].get<int64_t>();
+  read_softmax_experts(keys, "intermediate_size", model);
+  keys.only("swiglu_alpha", 1.702);
+  model["experts"].update({{"router_bias", true}, {"bias", true}});
+  model["activation"] = {{"type", "swiglu_oai"}, {"limit", keys.number("swiglu_limit", 7)}};
+  model["grouped_query"].update({{"output_bias", true}, {"sinks", true}});
+  model["attention"] =
+      keys.missing("layer_types")
+          ? kinds_of_layers(layers,
+                            [](int64_t i) { return i % 2 == 0 ? kSlidingWindow : kGroupedQuery; })
+          : read_layer_types(keys, layers);
+  if (has_windows(model)) model["sliding_window"]["window"] = keys.whole("sliding_window", 128);
+}
+
+void read_qwen3_moe(const ConfigKeys& keys, Json& model) {
+  read_some_windows(keys, model);
+  keys.only("decoder_sparse_step", 1);
+  keys.only("mlp_only_layers", Json::array());
+  read_softmax_experts(keys, "moe_intermediate_size", model);
+  model["experts"]["renormalize"] = keys.flag("norm_topk_prob", false);
+}
+
+void read_mixtral(const ConfigKeys& keys, Json& model) {
+  read_mistral(keys, model);
+  read_softmax_experts(keys, "intermediate_size", model);
+}
+
 // What files leave out.
 struct LlamaDefaults {
   int64_t heads = 0;       // 0: they have to say it
@@ -251,7 +289,8 @@ struct LlamaMember {
   std::function<void(const ConfigKeys& keys, Json& model)> read;  // of a model with what all have
   std::function<void(const ModelConfig& model, Json& json)> write;
   bool qkv_bias = false, qk_norm = false;
-  bool own_rope = false;  // which `read` reads
+  bool own_rope = false;        // which `read` reads
+  bool attention_bias = false;  // what the key of this name says
   LlamaDefaults defaults = {};
 };
 
@@ -267,6 +306,7 @@ const std::vector<LlamaMember>& members() {
   using Parts = LlamaParts;
   const auto read_nothing = [](const ConfigKeys&, Json&) {};
   const auto write_nothing = [](const ModelConfig&, Json&) {};
+  const auto never = [](const Parts&) { return false; };  // is written as a model of attnres
   static const std::vector<LlamaMember> all = {
       {.type = "llama",
        .class_name = "LlamaForCausalLM",
@@ -313,6 +353,26 @@ const std::vector<LlamaMember>& members() {
                     .tied = true,
                     .activation_key = "hidden_activation",
                     .activation = "gelu_pytorch_tanh"}},
+      {.type = "gpt_oss",
+       .class_name = "GptOssForCausalLM",
+       .is = never,
+       .read = read_gpt_oss,
+       .write = write_nothing,
+       .qkv_bias = true,
+       .attention_bias = true,
+       .defaults = {.head_width = 64, .rope_theta = 150000}},
+      {.type = "mixtral",
+       .class_name = "MixtralForCausalLM",
+       .is = never,
+       .read = read_mixtral,
+       .write = write_nothing,
+       .defaults = {.kv_heads = 8, .rope_theta = 1e6}},
+      {.type = "qwen3_moe",
+       .class_name = "Qwen3MoeForCausalLM",
+       .is = never,
+       .read = read_qwen3_moe,
+       .write = write_nothing,
+       .qk_norm = true},
   };
   return all;
 }
@@ -330,7 +390,8 @@ Json read_llama(const LlamaMember& member, const ConfigKeys& keys) {
   const ModelConfig plain;
   const LlamaDefaults& defaults = member.defaults;
   keys.only(defaults.activation_key, defaults.activation);
-  for (const char* bias : {"attention_bias", "mlp_bias"}) keys.only(bias, false);
+  keys.only("attention_bias", member.attention_bias);
+  keys.only("mlp_bias", false);
   keys.only("partial_rotary_factor", 1.0);
   const int64_t width = keys.whole("hidden_size");
   const int64_t heads = defaults.heads > 0 ? keys.whole("num_attention_heads", defaults.heads)

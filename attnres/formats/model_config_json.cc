@@ -50,6 +50,9 @@ std::optional<KnownType> find_type(const std::string& type) {
       {"qwen2_5_vl", {FileLayout::llama, "qwen2"}},
       {"qwen2_5_vl_text", {FileLayout::llama, "qwen2"}},
       {"qwen3_vl_text", {FileLayout::llama, "qwen3"}},
+      {"gpt_oss", {FileLayout::softmax_experts, "gpt_oss"}},
+      {"mixtral", {FileLayout::softmax_experts, "mixtral"}},
+      {"qwen3_moe", {FileLayout::softmax_experts, "qwen3_moe"}},
       {"deepseek_v3", {FileLayout::deepseek_v3, ""}},
       {"kimi_k2", {FileLayout::deepseek_v3, ""}},
       {"kimi_linear", {FileLayout::kimi_linear, ""}},
@@ -128,6 +131,7 @@ ModelConfig read_model(const KnownType& known, const ConfigKeys& keys) {
   switch (known.layout) {
     case FileLayout::llama:
     case FileLayout::gemma3:
+    case FileLayout::softmax_experts:
       return from_llama_family_json(known.llama, keys);
     case FileLayout::deepseek_v3:
       return from_deepseek_json(keys);
@@ -151,6 +155,7 @@ Json write_model(FileLayout layout, const ModelConfig& model) {
       return to_kimi_linear_json(model);
     case FileLayout::kimi_k3:
       return to_kimi_k3_text_json(model);
+    case FileLayout::softmax_experts:  // layout_of does not give it
     case FileLayout::attnres:
       break;
   }

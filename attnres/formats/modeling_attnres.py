@@ -30,7 +30,7 @@ MODEL_KEYS = {
     "init_std", "tie_embeddings", "depth_mixing",
 }  # fmt: skip
 LAYER_KEYS = {
-    "grouped_query": {"qkv_bias", "qk_norm", "score_scale"},
+    "grouped_query": {"qkv_bias", "qk_norm", "output_bias", "sinks", "score_scale"},
     "sliding_window": {"window", "rope_theta"},
     "rope_scaling": {
         "type", "factor", "original_context", "low_freq_factor", "high_freq_factor", "beta_fast",
@@ -43,9 +43,9 @@ LAYER_KEYS = {
     },
     "experts": {
         "count", "chosen", "width", "shared", "dense_layers", "scaling", "renormalize",
-        "latent_width", "latent_norm", "groups", "chosen_groups",
+        "latent_width", "latent_norm", "groups", "chosen_groups", "scores", "router_bias", "bias",
     },
-    "activation": {"type", "beta", "linear_beta"},
+    "activation": {"type", "beta", "linear_beta", "limit"},
 }  # fmt: skip
 DEFAULTS = {
     "head_width": 0,
@@ -150,10 +150,13 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(width, inner, bias=bias)
         self.k_proj = nn.Linear(width, shared, bias=bias)
         self.v_proj = nn.Linear(width, shared, bias=bias)
-        self.o_proj = projection(inner, width)
+        self.o_proj = nn.Linear(inner, width, bias=self.settings.get("output_bias", False))
         if self.settings["qk_norm"]:
             self.q_norm = nn.RMSNorm(self.head_width, eps=model["norm_eps"])
             self.k_norm = nn.RMSNorm(self.head_width, eps=model["norm_eps"])
+        self.sinks = None
+        if self.settings.get("sinks", False):
+            self.sinks = nn.Parameter(torch.zeros(model["heads"]))
         self.rope_theta, self.rope_scaling = model["rope_theta"], model["rope_scaling"]
 
     def forward(self, x, mask, present, adapt_heads=None, values=None):
@@ -173,8 +176,17 @@ class Attention(nn.Module):
         if self.window > 0:
             mask = mask & torch.ones_like(mask).triu(1 - self.window)
         scale = self.settings["score_scale"] or None
-        o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        if self.sinks is None:
+            o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        else:
+            o = self.attend_with_sinks(q, k, v, mask, scale or self.head_width**-0.5)
         return self.o_proj(o.transpose(1, 2).flatten(-2))
+
+    def attend_with_sinks(self, q, k, v, mask, scale):
+        """A sink is one more score of its head, of which nothing is read."""
+        scores = (scale * q @ k.transpose(-1, -2)).masked_fill(~mask, -math.inf)
+        sinks = self.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1] @ v
 
 
 class WindowAttention(Attention):
@@ -327,11 +339,14 @@ ATTENTIONS = {
 
 
 def activate(activation, gate, up):
-    """silu(gate) up, gelu(gate) up, or Kimi K3's, in which both are bounded."""
+    """silu(gate) up, gelu(gate) up, or gpt-oss' or Kimi K3's, in which both are bounded."""
     if activation["type"] == "silu":
         return F.silu(gate) * up
     if activation["type"] == "gelu_tanh":
         return F.gelu(gate, approximate="tanh") * up
+    if activation["type"] == "swiglu_oai":
+        gate, up = gate.clamp(max=activation["limit"]), up.clamp(-activation["limit"], activation["limit"])
+        return gate * (1.702 * gate).sigmoid() * (up + 1)
     beta, linear_beta = activation["beta"], activation["linear_beta"]
     if linear_beta > 0:
         up = linear_beta * (up / linear_beta).tanh()
@@ -351,20 +366,20 @@ class FeedForward(nn.Module):
 
 
 class Expert(nn.Module):
-    def __init__(self, width, hidden, activation):
+    def __init__(self, width, hidden, activation, bias):
         super().__init__()
         self.activation = activation
-        self.w1, self.w3 = projection(width, hidden), projection(width, hidden)
-        self.w2 = projection(hidden, width)
+        self.w1, self.w3 = (nn.Linear(width, hidden, bias=bias) for _ in range(2))
+        self.w2 = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x):
         return self.w2(activate(self.activation, self.w1(x), self.w3(x)))
 
 
 class Experts(nn.Module):
-    """sum_e w_e f_e(x) + f_shared(x) over the experts with the largest sigmoid(W x) + bias,
+    """sum_e w_e f_e(x) + f_shared(x) over the experts with the largest s(W x) + bias,
 
-    w_e their sigmoid(W x), without the bias, scaled, and before that divided by its sum where they
+    s sigmoid or softmax, w_e their s(W x), without the bias, scaled, and before that divided by its sum where they
     renormalize. With a latent width the routed experts work on a projection of x.
     """
 
@@ -372,10 +387,11 @@ class Experts(nn.Module):
         super().__init__()
         self.settings = s = model["experts"]
         width, latent = model["width"], s["latent_width"]
-        self.gate = projection(width, s["count"])
+        self.gate = nn.Linear(width, s["count"], bias=s.get("router_bias", False))
         self.gate.register_buffer("e_score_correction_bias", torch.zeros(s["count"]))
         self.experts = nn.ModuleList(
-            Expert(latent or width, s["width"], model["activation"]) for _ in range(s["count"])
+            Expert(latent or width, s["width"], model["activation"], s.get("bias", False))
+            for _ in range(s["count"])
         )
         if latent > 0:
             self.routed_expert_down_proj = projection(width, latent)
@@ -398,7 +414,10 @@ class Experts(nn.Module):
 
     def route(self, x):
         """The weight of every expert, zero for those not chosen, [..., E]."""
-        scores = F.linear(x.float(), self.gate.weight.float()).sigmoid()
+        bias = None if self.gate.bias is None else self.gate.bias.float()
+        logits = F.linear(x.float(), self.gate.weight.float(), bias)
+        is_softmax = self.settings.get("scores", "sigmoid") == "softmax"
+        scores = logits.softmax(-1) if is_softmax else logits.sigmoid()
         biased = self.in_chosen_groups(scores + self.gate.e_score_correction_bias)
         chosen = biased.topk(self.settings["chosen"], -1).indices
         weights = scores.gather(-1, chosen)

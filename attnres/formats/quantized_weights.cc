@@ -15,7 +15,7 @@ constexpr const char* kBlockSize = "weight_block_size";  // of FP8
 // Of those forms whose numbers have a reader.
 bool has_reader(QuantizedForm form) {
   using enum QuantizedForm;
-  return form == none || form == fp8_blocks || form == mxfp4_packed;
+  return form == none || form == fp8_blocks || form == mxfp4_packed || form == mxfp4_blocks;
 }
 
 std::string text_of(const Json& config, const char* key) {
@@ -37,7 +37,6 @@ std::string unpacking(const std::string& method) {
   if (method == "bitsandbytes")
     return "model.dequantize() and save_pretrained(OUT) in transformers";
   if (method == "fp8") return unpacked_by("FineGrainedFP8Config(dequantize=True)");
-  if (method == "mxfp4") return unpacked_by("Mxfp4Config(dequantize=True)");
   if (method == "compressed-tensors") {
     return unpacked_by("CompressedTensorsConfig(run_compressed=False)");
   }

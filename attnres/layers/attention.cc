@@ -22,14 +22,18 @@ Attention::Attention(const AttentionShape& shape, const LayerPlace& place,
                            {"v_proj", kv, place.inner_init(), Shard::outputs}});
   o_proj_ =
       Linear(parameters, place.site, q, {"o_proj", place.width, place.last_init(), Shard::inputs});
-  const auto add_bias = [&](const char* role, int64_t outputs) {
-    return parameters.add(place.site, role, ParameterKind::bias, {outputs}, Init::zeros(),
-                          Shard::outputs);
+  const auto add_bias = [&](const char* role, int64_t outputs, Shard shard = Shard::outputs) {
+    return parameters.add(place.site, role, ParameterKind::bias, {outputs}, Init::zeros(), shard);
   };
   if (shape.settings.qkv_bias) {
     q_bias_ = add_bias("q_bias", q);
     k_bias_ = add_bias("k_bias", kv);
     v_bias_ = add_bias("v_bias", kv);
+  }
+  if (shape.settings.sinks) sinks_ = add_bias("sinks", shape.heads);
+  if (shape.settings.output_bias) {
+    const at::Tensor bias = add_bias("o_bias", place.width, Shard::none);
+    if (parameters.part().rank == 0) o_bias_ = bias;
   }
   const auto add_norm = [&](const char* role) {
     return parameters.add(place.site, role, ParameterKind::norm_gain, {shape.head_width},
@@ -74,13 +78,14 @@ SublayerOutput Attention::forward(const SublayerInput& input,
   }
   const auto attend = [&](const at::Tensor& q_BTHK, const std::vector<at::Tensor>& kv_BNHK) {
     return causal_attention(q_BTHK.transpose(1, 2), kv_BNHK[0].transpose(1, 2),
-                            kv_BNHK[1].transpose(1, 2), spans->masks(), shape_.window)
+                            kv_BNHK[1].transpose(1, 2), spans->masks(), shape_.window, sinks_)
         .transpose(1, 2);
   };
   const at::Tensor o_THK = reads_pages(*spans, q)
-                               ? with_pages(*spans, context.layer, q, k, v, shape_.window)
+                               ? with_pages(*spans, context.layer, q, k, v, shape_.window, sinks_)
                                : with_earlier_tokens(*spans, context.layer, q, {{k}, {v}}, attend);
-  return {o_proj_(o_THK.flatten(1))};
+  const at::Tensor y_TD = o_proj_(o_THK.flatten(1));
+  return {o_bias_.defined() ? at::add(y_TD, o_bias_.to(y_TD.scalar_type())) : y_TD};
 }
 
 double Attention::seen_keys(int64_t context) const {

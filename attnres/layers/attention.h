@@ -4,7 +4,10 @@
 //   q, k = RMSNorm(q), RMSNorm(k)                        of each head: with qk_norm (Qwen 3)
 //   q, k = rotary(q), rotary(k)                          where there are frequencies
 //   o_t = sum_s softmax_s(score_scale q_t . k_s) v_s     s <= t; with a window s > t - window
-//   y = W_o o
+//   y = W_o o + b_o                                      b_o: with output_bias (gpt-oss)
+//
+// With sinks (gpt-oss, after arXiv 2309.17453) each head has a number z that stands among the
+// scores of the softmax, and no value: o_t = sum_s e^s_ts v_s / (sum_s e^s_ts + e^z).
 //
 // Query head h reads key-value head h / (heads / kv_heads).
 #pragma once
@@ -29,12 +32,17 @@ inline constexpr const char* kNope = "nope";                     // the same wit
 struct GroupedQuerySettings {
   bool qkv_bias = false;
   bool qk_norm = false;
+  bool output_bias = false;
+  bool sinks = false;
   double score_scale = 0;
 
   template <class V>
   void visit(V& v) {
     v("qkv_bias", qkv_bias, "whether the maps of queries, keys and values have biases (Qwen 2)");
     v("qk_norm", qk_norm, "whether queries and keys are normed, head by head (Qwen 3)");
+    v("output_bias", output_bias, "whether the map of what heads give has a bias (gpt-oss)");
+    v("sinks", sinks,
+      "whether each head has a number among its scores that stands for no token (gpt-oss)");
     v("score_scale", score_scale,
       "by which scores are multiplied; 0 stands for 1 / sqrt(head_width)", at_least(0));
   }
@@ -67,7 +75,7 @@ class Attention : public Sublayer {
  public:
   // Adds q_proj [heads K, D], k_proj and v_proj [kv_heads K, D], o_proj [D, heads K] at this site;
   // with qkv_bias q_bias [heads K], k_bias and v_bias [kv_heads K]; with qk_norm q_layernorm and
-  // k_layernorm [K].
+  // k_layernorm [K]; with output_bias o_bias [D]; with sinks sinks [heads].
   Attention(const AttentionShape& shape, const LayerPlace& place, ParameterRegistry& parameters);
 
   SublayerOutput forward(const SublayerInput& input, const SequenceContext&) const override;
@@ -86,6 +94,8 @@ class Attention : public Sublayer {
   at::Tensor q_bias_, k_bias_, v_bias_;  // undefined without qkv_bias
   at::Tensor q_norm_, k_norm_;           // undefined without qk_norm
   Linear o_proj_;
+  at::Tensor o_bias_;  // undefined without output_bias, and where another process adds it
+  at::Tensor sinks_;   // undefined without
 };
 
 }  // namespace attnres

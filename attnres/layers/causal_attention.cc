@@ -35,7 +35,8 @@ const at::Tensor& CausalMasks::mask(int64_t tokens, int64_t keys, int64_t window
 }
 
 at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
-                            const at::Tensor& v_BHNV, const CausalMasks& masks, int64_t window) {
+                            const at::Tensor& v_BHNV, const CausalMasks& masks, int64_t window,
+                            const at::Tensor& sinks_H) {
   const int64_t T = q_BHTK.size(2);
   // The keys that some query sees.
   const int64_t N = std::min(k_BHNK.size(2), window == 0 ? k_BHNK.size(2) : window + T - 1);
@@ -47,7 +48,10 @@ at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
   const at::Tensor k_BHN = seen(k_BHNK), v_BHN = seen(v_BHNV);
   const at::Tensor q = q_BHTK.transpose(1, 2), k = k_BHN.transpose(1, 2), v = v_BHN.transpose(1, 2);
   if (N >= kTokensWorthTiling && T >= kQueriesWorthTiling && can_tile_attention(q, k, v)) {
-    return tiled_causal_attention(q, k, v, window).transpose(1, 2);
+    return tiled_causal_attention(q, k, v, window, sinks_H).transpose(1, 2);
+  }
+  if (sinks_H.defined()) {
+    return causal_attention_composed(q, k, v, window, sinks_H).transpose(1, 2);
   }
   c10::optional<at::Tensor> mask;
   if (T > 1 && (N > T || window > 0)) mask = masks.mask(T, N, window, q_BHTK.device());

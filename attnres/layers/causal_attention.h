@@ -21,8 +21,10 @@ class CausalMasks {
 };
 
 // [B, H, T, V]: softmax(q k^T / sqrt(K)) v over the keys that a query may see. Queries are the last
-// T of N tokens; k and v may have fewer heads than q, each then serving as many of them.
+// T of N tokens; k and v may have fewer heads than q, each then serving as many of them. Sinks as
+// in ops/causal_attention; undefined: none.
 at::Tensor causal_attention(const at::Tensor& q_BHTK, const at::Tensor& k_BHNK,
-                            const at::Tensor& v_BHNV, const CausalMasks& masks, int64_t window = 0);
+                            const at::Tensor& v_BHNV, const CausalMasks& masks, int64_t window = 0,
+                            const at::Tensor& sinks_H = {});
 
 }  // namespace attnres

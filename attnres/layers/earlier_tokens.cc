@@ -50,12 +50,13 @@ bool reads_pages(const Spans& spans, const at::Tensor& queries) {
 }
 
 at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
-                      const at::Tensor& keys, const at::Tensor& values, int64_t window) {
+                      const at::Tensor& keys, const at::Tensor& values, int64_t window,
+                      const at::Tensor& sinks_H) {
   PageStore& store = *spans.store();
   store.write_tokens(layer, 0, spans, {keys});
   store.write_tokens(layer, 1, spans, {values});
   return paged_attention(queries, store.token_rows(layer, 0), store.token_rows(layer, 1),
-                         spans.seen(window), store.page_tokens());
+                         spans.seen(window), store.page_tokens(), sinks_H);
 }
 
 at::Tensor with_latent_pages(const Spans& spans, int layer, const at::Tensor& queries,

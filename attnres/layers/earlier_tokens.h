@@ -29,7 +29,8 @@ at::Tensor with_earlier_tokens(const Spans& spans, int layer, const at::Tensor& 
 // are so short that each query best reads what it sees by itself (ops/paged_attention).
 bool reads_pages(const Spans& spans, const at::Tensor& queries);
 at::Tensor with_pages(const Spans& spans, int layer, const at::Tensor& queries,
-                      const at::Tensor& keys, const at::Tensor& values, int64_t window = 0);
+                      const at::Tensor& keys, const at::Tensor& values, int64_t window = 0,
+                      const at::Tensor& sinks_H = {});
 // And over latents [T, C], as paged_latent_attention.
 at::Tensor with_latent_pages(const Spans& spans, int layer, const at::Tensor& queries,
                              const KeptParts& latents, int64_t rank, double scale);

@@ -10,6 +10,7 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/sign.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -94,6 +95,16 @@ Experts::Experts(const ExpertsSettings& settings, const Activation& activation,
   gate_ = parameters.add(site, "gate", ParameterKind::matrix, {E, D}, place.plain_init());
   bias_ = parameters.add(site, "e_score_correction_bias", ParameterKind::router_bias, {E},
                          Init::zeros());
+  const auto add_bias = [&](const char* role, at::IntArrayRef sizes, Shard shard = Shard::none) {
+    return parameters.add(site, role, ParameterKind::bias, sizes, Init::zeros(), shard);
+  };
+  if (settings.router_bias) gate_bias_ = add_bias("gate_bias", {E});
+  if (settings.bias) {
+    b1_ = add_bias("w1_bias", {E, F}, Shard::outputs);
+    b3_ = add_bias("w3_bias", {E, F}, Shard::outputs);
+    const at::Tensor b2 = add_bias("w2_bias", {E, I});
+    if (parameters.part().rank == 0) b2_ = b2;
+  }
   w1_ = add_stack("w1", F, I, inner, Shard::outputs);
   w2_ = add_stack("w2", I, F, settings.latent_width > 0 ? inner : last, Shard::inputs);
   w3_ = add_stack("w3", F, I, inner, Shard::outputs);
@@ -170,7 +181,10 @@ at::Tensor Experts::in_chosen_groups(const at::Tensor& biased_TE) const {
 
 Experts::Routing Experts::route(const at::Tensor& x_TD, const SequenceContext& context) const {
   const at::ScalarType dtype = compute_dtype(x_TD);
-  const at::Tensor scores_TE = at::sigmoid(linear_map(x_TD.to(dtype), gate_.to(dtype)));
+  at::Tensor logits_TE = linear_map(x_TD.to(dtype), gate_.to(dtype));
+  if (gate_bias_.defined()) logits_TE = logits_TE + gate_bias_.to(dtype);
+  const at::Tensor scores_TE =
+      settings_.scores == "softmax" ? at::softmax(logits_TE, -1) : at::sigmoid(logits_TE);
   const at::Tensor chosen_TC =
       std::get<1>(in_chosen_groups(scores_TE.detach() + bias_).topk(settings_.chosen, -1));
   const at::Tensor scores_TC = scores_TE.gather(-1, chosen_TC);
@@ -213,11 +227,19 @@ at::Tensor Experts::sum_of_chosen(const at::Tensor& x_TI, const Routing& routing
                                w3 = weights_at(w3_, used, dtype);
   std::vector<at::Tensor> rows = x_TI.index_select(0, tokens).split_with_sizes(loads);
   for (size_t i = 0; i < used.size(); ++i) {
-    const std::vector<at::Tensor> hidden = linear_maps(rows[i], {w1[i], w3[i]});
-    rows[i] = linear_map(activation_(hidden[0], hidden[1]), w2[i]);
+    rows[i] = expert(used[i], rows[i], w1[i], w3[i], w2[i]);
   }
   const at::Tensor weights = routing.weights_TC.flatten().index_select(0, choices).unsqueeze(-1);
   return at::zeros_like(x_TI).index_add(0, tokens, weights * at::cat(rows));
+}
+
+at::Tensor Experts::expert(int64_t e, const at::Tensor& x, const MapWeight& w1, const MapWeight& w3,
+                           const MapWeight& w2) const {
+  const auto biased = [&](const at::Tensor& y, const at::Tensor& bias) {
+    return bias.defined() ? y + bias.select(0, e).to(y.scalar_type()) : y;
+  };
+  const std::vector<at::Tensor> hidden = linear_maps(x, {w1, w3});
+  return biased(linear_map(activation_(biased(hidden[0], b1_), biased(hidden[1], b3_)), w2), b2_);
 }
 
 at::Tensor Experts::sum_of_all(const at::Tensor& x_TI, const Routing& routing) const {
@@ -234,9 +256,7 @@ at::Tensor Experts::sum_of_all(const at::Tensor& x_TI, const Routing& routing) c
   at::Tensor sum_TI = at::zeros_like(x_TI);
   for (const int64_t e : all) {
     const at::Tensor left_out_T1 = left_out_TE.narrow(1, e, 1);
-    const std::vector<at::Tensor> hidden =
-        linear_maps(x_TI.masked_fill(left_out_T1, 0), {w1[e], w3[e]});
-    const at::Tensor y_TI = linear_map(activation_(hidden[0], hidden[1]), w2[e]);
+    const at::Tensor y_TI = expert(e, x_TI.masked_fill(left_out_T1, 0), w1[e], w3[e], w2[e]);
     sum_TI = sum_TI + weights_TE.narrow(1, e, 1) * y_TI.masked_fill(left_out_T1, 0);
   }
   return sum_TI;

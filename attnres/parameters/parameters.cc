@@ -18,7 +18,9 @@ constexpr double kMostNumbers = 1e15;
 
 int64_t cut_dimension_of(ParameterKind kind, Shard shard, int64_t dimensions) {
   if (shard == Shard::none) return -1;
-  const int64_t rows = kind == ParameterKind::matrix ? dimensions - 2 : 0;
+  const int64_t rows = kind == ParameterKind::matrix ? dimensions - 2
+                       : kind == ParameterKind::bias ? dimensions - 1
+                                                     : 0;
   return shard == Shard::outputs ? rows : rows + 1;
 }
 

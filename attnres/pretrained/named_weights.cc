@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <fmt/ranges.h>
@@ -19,6 +20,7 @@
 #include "attnres/layers/delta_attention.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/pretrained/fused_experts.h"
 #include "attnres/pretrained/packed_tensors.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -38,6 +40,10 @@ void rename(std::string& name, const std::string& from, const std::string& to) {
 // none is changed twice, since Gemma's of one norm is ours of another.
 using NameParts = std::vector<std::pair<std::string, std::string>>;
 
+bool has_deepseek_names(FileLayout layout) {
+  return layout == FileLayout::deepseek_v3 || layout == FileLayout::softmax_experts;
+}
+
 const NameParts& name_parts(FileLayout layout) {
   static const NameParts gemma = {
       {".post_attention_layernorm.", ".self_attention_output_norm."},
@@ -50,7 +56,8 @@ const NameParts& name_parts(FileLayout layout) {
       {".mlp.gate.", ".block_sparse_moe.gate."},
   };
   static const NameParts none;
-  return layout == FileLayout::gemma3 ? gemma : layout == FileLayout::deepseek_v3 ? deepseek : none;
+  if (layout == FileLayout::gemma3) return gemma;
+  return has_deepseek_names(layout) ? deepseek : none;
 }
 
 // An expert's maps.
@@ -71,7 +78,7 @@ std::string renamed(FileLayout layout, std::string name, bool to_ours) {
   rename_part(name, name_parts(layout), to_ours);
   const bool is_expert = name.find("moe.experts.") != std::string::npos ||
                          name.find("mlp.experts.") != std::string::npos;
-  if (layout == FileLayout::deepseek_v3 && is_expert) rename_part(name, kDeepseekExpert, to_ours);
+  if (has_deepseek_names(layout) && is_expert) rename_part(name, kDeepseekExpert, to_ours);
   return name;
 }
 
@@ -158,6 +165,29 @@ MadeTensor made_of_retrofit(const OfSite& from, int sublayers, const std::string
   return made;
 }
 
+// What files of models whose experts softmax chooses hold in another way, or not at all: their
+// routers have no bias that is moved by load, which is zero here.
+std::vector<MadeTensor> made_of_softmax_experts(const std::string& name,
+                                                const TensorFiles& weights) {
+  if (std::vector<MadeTensor> parts = made_of_fused_experts(name, weights); !parts.empty()) {
+    return parts;
+  }
+  for (const std::string router : {".mlp.router.", ".mlp.gate.", ".block_sparse_moe.gate."}) {
+    const size_t at = name.find(router);
+    if (at == std::string::npos) continue;
+    const std::string gate = name.substr(0, at) + ".block_sparse_moe.gate.",
+                      end = name.substr(at + router.size());
+    std::vector<MadeTensor> made = {{gate + end, {name}}};
+    if (end == "weight") {
+      made.push_back({gate + "e_score_correction_bias",
+                      {name},
+                      [](const std::vector<at::Tensor>& t) { return at::zeros({t[0].size(0)}); }});
+    }
+    return made;
+  }
+  return {};
+}
+
 std::vector<int64_t> without_ones(std::vector<int64_t> shape) {
   std::erase(shape, 1);
   return shape;
@@ -192,6 +222,13 @@ NamedWeights::NamedWeights(const TensorFiles& weights, const StoredConfig& store
     if (const auto from = of_retrofit(name)) {
       joined.insert(name);
       add(made_of_retrofit(*from, stored.model.sublayers(), name));
+      continue;
+    }
+    if (layout == FileLayout::softmax_experts) {
+      for (const MadeTensor& made : made_of_softmax_experts(name, weights)) {
+        joined.insert(made.of.begin(), made.of.end());
+        add({our_name(layout, made.name), made.of, made.make, made.packed});
+      }
       continue;
     }
     for (const MadeTensor& made : made_of_mlx_tensor(name, weights.info(name).shape)) {

@@ -36,15 +36,6 @@ Tensor fp8_numbers(const Tensors& of) {
   return of[0].to(at::kFloat) * scales.repeat_interleave(kFp8Block, 1).narrow(1, 0, of[0].size(1));
 }
 
-// Neighbours in a byte become the i-th and the (i + 16)-th of 32.
-Tensor mxfp4_rows(const Tensors& of) {
-  const Tensor pairs = of[0].unflatten(1, {-1, 16});
-  const Tensor numbers =
-      at::stack({pairs.bitwise_and(15), pairs.bitwise_right_shift(4)}, -1).flatten(-2);
-  const Tensor bytes = numbers.narrow(-1, 0, 16) + numbers.narrow(-1, 16, 16) * 16;
-  return at::cat({of[1].unsqueeze(-1), bytes}, -1).flatten(1);
-}
-
 // That they have these types and shapes, [N, K] the first's.
 void check_pair(const TensorFiles& files, const std::string& name, const std::string& scale,
                 at::ScalarType scale_type, const std::vector<int64_t>& expected) {
@@ -66,6 +57,15 @@ std::string beside(const std::string& name, std::string_view end, const char* ot
 }
 
 }  // namespace
+
+// Neighbours in a byte become the i-th and the (i + 16)-th of 32.
+Tensor mxfp4_rows(const Tensors& of) {
+  const Tensor pairs = of[0].unflatten(1, {-1, 16});
+  const Tensor numbers =
+      at::stack({pairs.bitwise_and(15), pairs.bitwise_right_shift(4)}, -1).flatten(-2);
+  const Tensor bytes = numbers.narrow(-1, 0, 16) + numbers.narrow(-1, 16, 16) * 16;
+  return at::cat({of[1].unsqueeze(-1), bytes}, -1).flatten(1);
+}
 
 std::optional<MadeTensor> made_of_quantized(const std::string& name, const TensorFiles& files) {
   constexpr std::string_view kWeight = ".weight", kPacked = ".weight_packed";

@@ -7,8 +7,11 @@
 //   NAME.weight_scale   U8 [N, K/32]              first of two in the lower bits, and E8M0 scales
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "attnres/formats/tensor_files.h"
 #include "attnres/pretrained/mlx_tensors.h"
@@ -18,5 +21,8 @@ namespace attnres {
 // NAME.weight, where this is the first of its two tensors. FP8 rows that are no multiple of 128
 // numbers are made float32. Throws Error where the two do not go together.
 std::optional<MadeTensor> made_of_quantized(const std::string& name, const TensorFiles& files);
+
+// Rows as packed weights have them, of numbers [N, K/2] and scales [N, K/32].
+at::Tensor mxfp4_rows(const std::vector<at::Tensor>& numbers_and_scales);
 
 }  // namespace attnres

@@ -161,11 +161,10 @@ class _Layer(Mixed):
         if isinstance(state, Tensor):  # the first layer's
             state = mix.start(state)
         x, state = read(state, norms[0])
-        attended = self.self_attn(hidden_states=x, **arguments)
-        y = attended if isinstance(attended, Tensor) else attended[0]
+        y = _first(self.self_attn(hidden_states=x, **arguments))
         state = mix.write(state, y if after[0] is None else after[0](y))
         x, state = read(state, norms[1])
-        y = self.mlp(x)
+        y = _first(self.mlp(x))
         return mix.write(state, y if after[1] is None else after[1](y))
 
 
@@ -177,6 +176,11 @@ class _OutputNorm(Mixed):
         if reader.fuses(self, self._parts[1], state):
             return reader.output_normed(state, self)
         return super().forward(reader.output(state))
+
+
+def _first(returned: Tensor | tuple) -> Tensor:
+    """Of a sublayer that returns more beside: weights of attention, scores of a router."""
+    return returned if isinstance(returned, Tensor) else returned[0]
 
 
 def _is_gemma(layer: nn.Module) -> bool:

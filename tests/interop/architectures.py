@@ -1,20 +1,29 @@
 """Small random models of several architectures, made by transformers, with all that each may have."""
 
+import json
+
 import torch
 from interop import random_weight
+from safetensors.torch import save_file
 from transformers import (
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -59,6 +68,26 @@ MODELS = {
         rope_parameters=rope("yarn", factor=4.0, mscale=0.8, mscale_all_dim=0.5, **ORIGINAL))),
 }  # fmt: skip
 
+# attnres reads these, and writes them as models of its own.
+READ_MODELS = {
+    "gpt_oss": lambda sizes: GptOssForCausalLM(GptOssConfig(
+        **sizes, head_dim=6, num_local_experts=6, num_experts_per_tok=3, sliding_window=5,
+        layer_types=[WINDOW, FULL, WINDOW, FULL][: sizes["num_hidden_layers"]], swiglu_limit=1.5,
+        rope_parameters=rope("yarn", factor=4.0, truncate=False, **ORIGINAL))),
+    "mixtral": lambda sizes: MixtralForCausalLM(MixtralConfig(
+        **sizes, head_dim=8, num_local_experts=5, num_experts_per_tok=2, sliding_window=7,
+        rope_parameters=rope())),
+    "qwen3_moe": lambda sizes: Qwen3MoeForCausalLM(Qwen3MoeConfig(
+        **sizes, head_dim=10, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12,
+        norm_topk_prob=False, rope_parameters=rope())),
+}  # fmt: skip
+
+# Widths are of blocks of 32 numbers.
+IN_MXFP4 = {
+    "gpt_oss_mxfp4": lambda sizes: READ_MODELS["gpt_oss"](
+        sizes | {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}),
+}  # fmt: skip
+
 
 # The same as far as llama.cpp computes them: windows of Gemma's only, the eps of latent norms.
 PLAIN_YARN = rope("yarn", factor=4.0, attention_factor=1.3, **ORIGINAL)
@@ -87,7 +116,7 @@ IN_LLAMA_CPP = {
 }  # fmt: skip
 
 
-def make(name, vocabulary=40, models=MODELS):
+def make(name, vocabulary=40, models=MODELS | READ_MODELS):
     """With weights that matter."""
     model = models[name](SIZES | {"vocab_size": vocabulary}).eval()
     with torch.no_grad():
@@ -97,6 +126,35 @@ def make(name, vocabulary=40, models=MODELS):
             if name == "gemma3" and "norm" in parameter_name:
                 weight -= 1  # its files hold gains less 1
             tensor.copy_(torch.from_numpy(weight))
+    return model
+
+
+def save_in_mxfp4(model, folder):
+    """A gpt-oss whose experts' maps become numbers drawn in MXFP4, and lie in the file as such."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    tensors, draw = {}, torch.Generator().manual_seed(0)
+    for name, tensor in model.state_dict().items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            tensors[name] = tensor.contiguous()
+            continue
+        experts, inputs, outputs = tensor.shape
+        size = experts, outputs, inputs // 32
+        blocks = torch.randint(256, (*size, 16), dtype=torch.uint8, generator=draw)
+        scales = torch.randint(121, 124, size, dtype=torch.uint8, generator=draw)
+        numbers = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+        tensor.copy_(numbers.view(tensor.shape))
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save(model, folder)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def make_mxfp4(folder):
+    model = make("gpt_oss_mxfp4", models=IN_MXFP4)
+    save_in_mxfp4(model, folder)
     return model
 
 

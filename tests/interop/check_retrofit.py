@@ -10,7 +10,7 @@ import pickle
 
 import numpy as np
 import torch
-from architectures import MODELS, make, save
+from architectures import MODELS, READ_MODELS, make, save
 from interop import (
     FIXTURES, REPOSITORY, Report, attnres as program, log_probabilities, score, token_ids,
 )  # fmt: skip
@@ -222,6 +222,9 @@ def main():
         check_copies(report, name)
         check_saved(report, name)
         check_saved(report, name, "delta_attn_res")
+    for name in READ_MODELS:
+        check_function(report, name)
+        check_saved(report, name)
     for name in ("llama3", "qwen2", "qwen3"):
         check_checkpoint(report, name)
         check_further(report, name)

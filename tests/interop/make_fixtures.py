@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from interop import FIXTURES, log_probabilities, random_weight, token_ids
-from architectures import IN_LLAMA_CPP, MODELS, make, save
+from architectures import IN_LLAMA_CPP, MODELS, READ_MODELS, make, make_mxfp4, save
 from safetensors.numpy import save_file
 
 VOCABULARY = 56
@@ -42,6 +42,15 @@ def write_expected(folder, ids, logits):
 
 def write_model(folder, model):
     save(model, folder)
+    ids = token_ids(model.config.vocab_size)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
+    write_expected(folder, ids, logits)
+
+
+def make_gpt_oss_mxfp4(folder):
+    folder.mkdir(exist_ok=True)
+    model = make_mxfp4(folder)
     ids = token_ids(model.config.vocab_size)
     with torch.no_grad():
         logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
@@ -230,8 +239,8 @@ def write_shards(folder, weights, count):
 def main():
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else FIXTURES)
     makers = {"kimi_linear": make_kimi_linear, "kimi_k3": make_kimi_k3,
-              "kimi_k3_mlx": make_kimi_k3_mlx}  # fmt: skip
-    for name in MODELS:
+              "kimi_k3_mlx": make_kimi_k3_mlx, "gpt_oss_mxfp4": make_gpt_oss_mxfp4}  # fmt: skip
+    for name in MODELS | READ_MODELS:
         makers[name] = lambda path, name=name: write_model(path, make(name))
     for name in IN_GGUF:
         makers[f"{name}_gguf"] = lambda path, name=name: make_gguf(name, path)

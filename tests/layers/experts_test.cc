@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -56,6 +57,19 @@ const Variant kVariants[] = {
     {"LatentWithoutNorm",
      {.count = kCount, .chosen = 2, .width = 4, .latent_width = 3, .latent_norm = false},
      {}},
+    {"Softmax", {.count = kCount, .chosen = 3, .width = 4, .scores = "softmax"}, {}},
+    {"SoftmaxNotRenormalized",
+     {.count = kCount, .chosen = 2, .width = 4, .renormalize = false, .scores = "softmax"},
+     {}},
+    {"GptOss",
+     {.count = kCount,
+      .chosen = 2,
+      .width = 4,
+      .shared = 0,
+      .scores = "softmax",
+      .router_bias = true,
+      .bias = true},
+     {.type = "swiglu_oai", .limit = 0.6}},
     {"OneNotRenormalized", {.count = kCount, .chosen = 1, .width = 3, .renormalize = false}, {}},
 };
 
@@ -74,8 +88,19 @@ struct Bench {
 
 struct Mistakes {
   bool biased_weights = false, chosen_without_bias = false, norm_left_out = false,
-       other_normalization = false, no_groups = false;
+       other_normalization = false, no_groups = false, biases_left_out = false;
 };
+
+double activated(const Activation& activation, double gate, double up) {
+  if (activation.type == "silu") return gate * sigmoid(gate) * up;
+  if (activation.type == "swiglu_oai") {
+    const double g = std::min(gate, activation.limit),
+                 u = std::clamp(up, -activation.limit, activation.limit);
+    return g * sigmoid(1.702 * g) * (u + 1);
+  }
+  const double beta = activation.beta, linear = activation.linear_beta;
+  return beta * std::tanh(gate / beta) * sigmoid(gate) * linear * std::tanh(up / linear);
+}
 
 struct Plain {
   Vector y;
@@ -112,24 +137,32 @@ Plain plain(const Variant& variant, const ParameterRegistry& parameters, const V
   const ExpertsSettings& s = variant.settings;
   const auto weight = [&](const char* role) { return parameter(parameters, role); };
   const auto feed_forward = [&](const at::Tensor& w1, const at::Tensor& w2, const at::Tensor& w3,
-                                const Vector& input) {
-    const Vector gate = times(w1, input), up = times(w3, input);
+                                const Vector& input, std::optional<int64_t> expert = {}) {
+    const auto map = [&](const char* bias, const at::Tensor& w, const Vector& of) {
+      Vector y = times(w, of);
+      if (s.bias && expert && !wrong.biases_left_out)
+        add_scaled(1, as_vector(weight(bias)[*expert]), y);
+      return y;
+    };
+    const Vector gate = map("w1_bias", w1, input), up = map("w3_bias", w3, input);
     Vector hidden;
     for (size_t i = 0; i < gate.size(); ++i) {
-      const auto& [type, beta, linear] = variant.activation;
-      hidden.push_back(type == "silu" ? gate[i] * sigmoid(gate[i]) * up[i]
-                                      : beta * std::tanh(gate[i] / beta) * sigmoid(gate[i]) *
-                                            linear * std::tanh(up[i] / linear));
+      hidden.push_back(activated(variant.activation, gate[i], up[i]));
     }
-    return times(w2, hidden);
+    return map("w2_bias", w2, hidden);
   };
 
-  Vector scores = times(weight("gate"), x), biased = scores;
+  Vector scores = times(weight("gate"), x);
+  if (s.router_bias && !wrong.biases_left_out)
+    add_scaled(1, as_vector(weight("gate_bias")), scores);
   const Vector bias = as_vector(weight("e_score_correction_bias"));
-  for (size_t e = 0; e < kCount; ++e) {
-    scores[e] = sigmoid(scores[e]);
-    biased[e] = scores[e] + bias[e];
+  double all_exponentials = 0;
+  for (const double score : scores) all_exponentials += std::exp(score);
+  for (double& score : scores) {
+    score = s.scores == "softmax" ? std::exp(score) / all_exponentials : sigmoid(score);
   }
+  Vector biased = scores;
+  add_scaled(1, bias, biased);
   Vector criterion = wrong.chosen_without_bias ? scores : biased;
   Plain result;
   result.margin = 1;
@@ -150,7 +183,7 @@ Plain plain(const Variant& variant, const ParameterRegistry& parameters, const V
   for (const size_t e : order) {
     const auto i = static_cast<int64_t>(e);
     add_scaled(s.scaling * weights[e] / total,
-               feed_forward(weight("w1")[i], weight("w2")[i], weight("w3")[i], input), sum);
+               feed_forward(weight("w1")[i], weight("w2")[i], weight("w3")[i], input, i), sum);
   }
   if (latent) {
     if (s.latent_norm && !wrong.norm_left_out) {
@@ -206,6 +239,9 @@ TEST(Experts, AreTheirFormula) {
         if (variant.settings.chosen > 1) {
           EXPECT_FALSE(close(y, expected({.biased_weights = true}).y, 1e-3)) << variant.name;
         }
+        EXPECT_NE(bool(close(y, expected({.biases_left_out = true}).y, 1e-3)),
+                  variant.settings.bias)
+            << variant.name;
         const bool is_grouped = variant.settings.groups > 1;
         EXPECT_NE(bool(close(y, expected({.no_groups = true}).y, 1e-3)), is_grouped)
             << variant.name;
@@ -371,6 +407,9 @@ TEST(Experts, ParametersAreWhatTheyAre) {
       };
       if (p.role == "e_score_correction_bias") {
         EXPECT_EQ(p.kind, ParameterKind::router_bias);
+        EXPECT_EQ(p.tensor.abs().max().item<double>(), 0);
+      } else if (p.role.ends_with("_bias")) {
+        EXPECT_EQ(p.kind, ParameterKind::bias);
         EXPECT_EQ(p.tensor.abs().max().item<double>(), 0);
       } else if (p.role == "routed_expert_norm") {
         EXPECT_EQ(p.kind, ParameterKind::norm_gain);

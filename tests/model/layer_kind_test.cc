@@ -18,7 +18,8 @@ namespace {
 // Every kind, with and without what its settings may add.
 std::vector<ModelConfig> models() {
   return {small_config(residual()), kimi_config(/*k3=*/false, residual()),
-          kimi_config(/*k3=*/true, residual()), relative_config(residual())};
+          kimi_config(/*k3=*/true, residual()), relative_config(residual()),
+          gpt_oss_config(residual())};
 }
 
 // The roles that the sublayer of a site adds, by itself.

@@ -31,8 +31,11 @@ ModelConfig with_experts(const Json& depth_mixing, int64_t dense_layers) {
 
 // Models that have every kind of layer between them, in every layer some.
 std::vector<ModelConfig> models(const Json& depth_mixing) {
-  return {small_config(depth_mixing), kimi_config(/*k3=*/false, depth_mixing),
-          kimi_config(/*k3=*/true, depth_mixing), relative_config(depth_mixing),
+  return {small_config(depth_mixing),
+          kimi_config(/*k3=*/false, depth_mixing),
+          kimi_config(/*k3=*/true, depth_mixing),
+          relative_config(depth_mixing),
+          gpt_oss_config(depth_mixing),
           with_experts(depth_mixing, /*dense_layers=*/0)};
 }
 

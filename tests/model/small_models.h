@@ -163,6 +163,30 @@ inline ModelConfig relative_config(const Json& depth_mixing) {
        {"depth_mixing", depth_mixing}});
 }
 
+// Layers as gpt-oss has them: heads with sinks, a bias of their output, windows between, and
+// experts with biases that softmax chooses.
+inline ModelConfig gpt_oss_config(const Json& depth_mixing) {
+  return read_model_config({{"layers", 3},
+                            {"width", 32},
+                            {"heads", 4},
+                            {"kv_heads", 2},
+                            {"attention", {kSlidingWindow, kGroupedQuery, kNope}},
+                            {"grouped_query", {{"output_bias", true}, {"sinks", true}}},
+                            {"sliding_window", {{"window", 5}}},
+                            {"experts",
+                             {{"count", 6},
+                              {"chosen", 2},
+                              {"width", 12},
+                              {"shared", 0},
+                              {"dense_layers", 0},
+                              {"scores", "softmax"},
+                              {"router_bias", true},
+                              {"bias", true}}},
+                            {"activation", {{"type", "swiglu_oai"}, {"limit", 1}}},
+                            {"init_std", 0.4},
+                            {"depth_mixing", depth_mixing}});
+}
+
 struct SmallModelOptions {
   int64_t layers = 3;
   bool tied = false;
@@ -201,6 +225,12 @@ inline Transformer kimi_model(bool k3, const Json& depth_mixing,
                               const Precision& precision = at::kDouble) {
   return perturbed(
       Transformer(kimi_config(k3, depth_mixing), kSmallVocabulary, /*seed=*/1, precision));
+}
+
+inline Transformer gpt_oss_model(const Json& depth_mixing,
+                                 const Precision& precision = at::kDouble) {
+  return perturbed(
+      Transformer(gpt_oss_config(depth_mixing), kSmallVocabulary, /*seed=*/1, precision));
 }
 
 inline Transformer relative_model(const Json& depth_mixing,

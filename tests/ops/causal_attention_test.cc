@@ -21,7 +21,7 @@ using Tensors = std::vector<Tensor>;
 
 // With `later` later keys that a query sees too.
 Tensor by_formula(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK,
-                  int64_t window = 0, int64_t later = 0) {
+                  int64_t window = 0, int64_t later = 0, const Tensor& sinks_H = {}) {
   const int64_t T = q_BTHK.size(1), N = k_BNGK.size(1), group = q_BTHK.size(2) / k_BNGK.size(2);
   const auto by_head = [&](const Tensor& x) {
     return x.repeat_interleave(group, 2).transpose(1, 2);
@@ -30,7 +30,13 @@ Tensor by_formula(const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BN
                         std::sqrt(static_cast<double>(q_BTHK.size(3)));
   Tensor seen = at::ones({T, N}, at::kBool).tril(N - T + later);
   if (window > 0) seen = seen.triu(N - T - window + 1);
-  const Tensor weights = scores.masked_fill(seen.logical_not(), -INFINITY).softmax(-1);
+  const Tensor known = scores.masked_fill(seen.logical_not(), -INFINITY);
+  Tensor weights = known.softmax(-1);
+  if (sinks_H.defined()) {
+    const Tensor exponentials = known.exp();
+    weights =
+        exponentials / (exponentials.sum(-1, /*keepdim=*/true) + sinks_H.exp().view({1, -1, 1, 1}));
+  }
   return weights.matmul(by_head(v_BNGK)).transpose(1, 2);
 }
 
@@ -135,6 +141,48 @@ TEST_P(TiledAttention, SeesTheWindowOnly) {
       }
     });
   }
+}
+
+// Sinks as one more key of which nothing is taken, in tiles and composed.
+TEST_P(TiledAttention, LeavesItsShareToSinks) {
+  for (const Sizes& s : {Sizes{2, 70, 4, 2, 6, 0, 7}, Sizes{1, 130, 4, 1, 8, 33, 0},
+                         Sizes{1, 5, 2, 2, 4}, Sizes{1, 1200, 2, 1, 4, 0, 600}}) {
+    SCOPED_TRACE(fmt::format("T {} after {}, window {}", s.T, s.earlier, s.window));
+    Tensors given = inputs(s);
+    given.push_back((at::arange(s.H, at::kDouble) - 1).to(GetParam()).to(at::kDouble));
+    const Tensor gradient = at::randn(given[0].sizes()).to(GetParam()).to(at::kDouble);
+    const auto results = [&](at::ScalarType dtype, const auto& attend) {
+      Tensors leaves;
+      for (const Tensor& input : given) {
+        leaves.push_back(input.to(dtype, false, /*copy=*/true).requires_grad_(true));
+      }
+      Tensors all = {attend(leaves)};
+      const Tensors grads = torch::autograd::grad({all[0]}, leaves, {gradient.to(dtype)});
+      all.insert(all.end(), grads.begin(), grads.end());
+      return all;
+    };
+    const Tensors expected = results(at::kDouble, [&](const Tensors& in) {
+      return by_formula(in[0], in[1], in[2], s.window, /*later=*/0, in[3]);
+    });
+    const Tensors composed = results(at::kDouble, [&](const Tensors& in) {
+      return causal_attention_composed(in[0], in[1], in[2], s.window, in[3]);
+    });
+    const Tensors without = results(at::kDouble, [&](const Tensors& in) {
+      return by_formula(in[0], in[1], in[2], s.window) + 0 * in[3].sum();
+    });
+    testing::on_every_target([&] {
+      const Tensors actual = results(GetParam(), [&](const Tensors& in) {
+        return tiled_causal_attention(in[0], in[1], in[2], s.window, in[3]);
+      });
+      for (size_t i = 0; i < actual.size(); ++i) {
+        EXPECT_TRUE(close(actual[i], expected[i], 2 * tolerance(), /*smallest=*/1)) << i;
+        EXPECT_TRUE(close(composed[i], expected[i], 1e-12, /*smallest=*/1)) << i;
+      }
+      EXPECT_FALSE(close(actual[0], without[0], 2 * tolerance(), 1));
+    });
+  }
+  const Tensors given = inputs({1, 5, 2, 2, 4});
+  EXPECT_THROW(tiled_causal_attention(given[0], given[1], given[2], 0, at::zeros({3})), Error);
 }
 
 TEST_P(TiledAttention, BearsLargeScores) {

@@ -71,7 +71,7 @@ struct Problem {
   Tensor compute() const { return paged_attention(q, keys, values, seen(), kPageTokens); }
 
   // In double, token by token; query i sees `more` tokens more of its pages.
-  Tensor expected(int64_t more = 0) const {
+  Tensor expected(int64_t more = 0, const Tensor& sinks_H = {}) const {
     const int64_t H = q.size(1), G = keys.size(1);
     std::vector<Tensor> outputs;
     for (size_t i = 0; i < lengths.size(); ++i) {
@@ -85,7 +85,11 @@ struct Problem {
       };
       const Tensor scores = (by_head(keys) * q[static_cast<int64_t>(i)].to(at::kDouble)).sum(-1) /
                             std::sqrt(static_cast<double>(q.size(2)));  // [N, H]
-      outputs.push_back((scores.softmax(0).unsqueeze(-1) * by_head(values)).sum(0));
+      Tensor weights = scores.softmax(0);
+      if (sinks_H.defined()) {
+        weights = weights / (1 + (sinks_H.to(at::kDouble) - scores.logsumexp(0)).exp());
+      }
+      outputs.push_back((weights.unsqueeze(-1) * by_head(values)).sum(0));
     }
     return at::stack(outputs);
   }
@@ -109,6 +113,25 @@ TEST(PagedAttention, IsAttentionOverTheTokensThatAQuerySees) {
   const Problem problem({1, 7, 33}, 4, 2, 64, 64);
   EXPECT_GT(largest(problem.compute() - problem.expected(1)), 0.05);
   EXPECT_GT(largest(problem.compute() - problem.expected().roll(1, 0)), 0.05);
+}
+
+// A sink takes part of what a head gives: e^z of e^z and the sum over the keys' e^s.
+TEST(PagedAttention, LeavesItsShareToSinks) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const Problem problem({1, 7, 300, 700}, 4, 2, 64, 64, dtype);
+    const Tensor sinks = at::tensor({-3.0, 0.5, 4.0, 30.0});
+    const auto attend = [&](const Tensor& z) {
+      return paged_attention(problem.q, problem.keys, problem.values, problem.seen(), kPageTokens,
+                             z);
+    };
+    on_every_target([&] {
+      EXPECT_LT(largest(attend(sinks) - problem.expected(0, sinks)),
+                dtype == at::kFloat ? 2e-5 : 0.02);
+    });
+    EXPECT_GT(largest(attend(sinks) - problem.expected()), 0.05);
+    EXPECT_TRUE(attend(at::full({4}, -1e30)).equal(problem.compute()));
+    EXPECT_THROW(attend(at::zeros({3})), Error);
+  }
 }
 
 // Windows of one token, within a page, over pages, and over parts that threads share.
@@ -149,7 +172,7 @@ TEST(PagedAttention, IsComposedOfTensorOperationsElsewhere) {
     Problem problem({1, 7, 33, 300}, 4, 2, 16, 24);
     problem.window = window;
     const Tensor composed = paged_attention_composed(problem.q, problem.keys, problem.values, 0.25,
-                                                     problem.seen(), kPageTokens);
+                                                     problem.seen(), kPageTokens, {});
     EXPECT_LT(largest(composed - problem.compute()), 2e-5);
     EXPECT_GT(largest(composed - problem.expected().roll(1, 0)), 0.05);
   }

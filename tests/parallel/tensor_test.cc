@@ -42,6 +42,7 @@ std::vector<NamedConfig> kinds() {
     all.push_back({k3 ? "kimi_k3" : "kimi_linear", kimi_config(k3, block_attn_res(3))});
   }
   all.push_back({"relative", relative_config(block_attn_res(2))});
+  all.push_back({"gpt_oss", gpt_oss_config(block_attn_res(2))});
   all.push_back(tied_config());
   return all;
 }

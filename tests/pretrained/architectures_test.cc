@@ -28,6 +28,7 @@ using ::testing::HasSubstr;
 struct Architecture {
   std::string name;
   std::vector<std::pair<std::string, Json>> matters;
+  bool read_only = false;  // it is written as a model of attnres
 };
 
 const std::vector<Architecture> kArchitectures = {
@@ -56,6 +57,14 @@ const std::vector<Architecture> kArchitectures = {
       {"/routed_scaling_factor", 1},
       {"/rope_parameters/mscale_all_dim", 0.8},
       {"/rope_parameters/rope_theta", 50}}},
+    {"gpt_oss",
+     {{"/sliding_window", 6},
+      {"/swiglu_limit", 7},
+      {"/num_experts_per_tok", 2},
+      {"/layer_types/1", "sliding_attention"}},
+     /*read_only=*/true},
+    {"mixtral", {{"/sliding_window", 8}, {"/num_experts_per_tok", 1}}, /*read_only=*/true},
+    {"qwen3_moe", {{"/norm_topk_prob", true}, {"/num_experts_per_tok", 3}}, /*read_only=*/true},
 };
 
 class Architectures : public ::testing::TestWithParam<Architecture> {
@@ -80,7 +89,14 @@ TEST_P(Architectures, ScoreAsTransformersDoes) {
 TEST_P(Architectures, ComeBackFromTheirFiles) {
   const auto model = load_model(fixture(name_));
   const Json given = read_json(fixture(name_) / "config.json");
-  for (const FileLayout layout : {public_layout(model->config()), FileLayout::attnres}) {
+  std::vector<FileLayout> layouts = {FileLayout::attnres};
+  if (GetParam().read_only) {
+    EXPECT_THROW(public_layout(model->config()), Error);
+    EXPECT_EQ(layout_of(model->config()), FileLayout::attnres);
+  } else {
+    layouts.push_back(public_layout(model->config()));
+  }
+  for (const FileLayout layout : layouts) {
     const fs::path folder = fresh_folder("saved");
     save_model(*model, folder, /*context=*/128,
                ModelDirectory(fixture(name_)).stored().document_ids, at::kFloat, layout);
@@ -114,6 +130,26 @@ TEST_P(Architectures, AreRetrofittedWithTheSameFunction) {
   save_model(*retrofitted, folder, /*context=*/128, /*document_ids=*/0);
   EXPECT_EQ(read_json(folder / "config.json")["model_type"], "attnres");
   EXPECT_LT(error_against_fixture(*load_model(folder), name_), 1e-4);
+}
+
+// The numbers are what transformers' own reader makes of the blocks. Kept as they are, what they
+// are multiplied with is rounded.
+TEST(GptOssDirectory, KeepsExpertsInMxfp4) {
+  const std::string name = "gpt_oss_mxfp4_tiny";
+  const ModelDirectory directory(fixture(name));
+  EXPECT_LT(error_against_fixture(*directory.load(), name), 1e-4);
+  const auto packed = directory.load(Precision(at::kFloat, at::kFloat, directory.weight_formats()));
+  int64_t weights = 0;
+  for (const Parameter& parameter : packed->parameters().all()) {
+    const bool is_map = parameter.role == "w1" || parameter.role == "w2" || parameter.role == "w3";
+    EXPECT_EQ(parameter.packed.defined() && parameter.packed.format == WeightFormat::mxfp4, is_map)
+        << parameter.role;
+    weights += is_map ? 1 : 0;
+  }
+  EXPECT_EQ(weights, 6);
+  const double error = error_against_fixture(*packed, name);
+  EXPECT_GT(error, 1e-4);
+  EXPECT_LT(error, 0.1);
 }
 
 // Runs are resumed from what they saved: no bit of a gain may be lost to its place less 1.

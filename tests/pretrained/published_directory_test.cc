@@ -355,7 +355,6 @@ TEST(QuantizedModels, AreRefusedByNameWithAWayOut) {
            {{{"quant_method", "fp8"}, {"fmt", "e4m3"}}, "(fp8)"},
            {{{"quant_method", "fp8"}, {"weight_block_size", blocks}}, "block of [64,64]"},
            {{{"quant_method", "fp8"}}, "FineGrainedFP8Config(dequantize=True)"},
-           {{{"quant_method", "mxfp4"}}, "Mxfp4Config(dequantize=True)"},
            {{{"quant_method", "compressed-tensors"}, {"format", "nvfp4-pack-quantized"}},
             "(compressed-tensors nvfp4-pack-quantized)"},
            {{{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}},

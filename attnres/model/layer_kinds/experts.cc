@@ -20,6 +20,10 @@ HuggingFaceNames experts_in_hugging_face() {
       "block_sparse_moe.",
       {"gate", "routed_expert_down_proj", "routed_expert_norm", "routed_expert_up_proj"});
   names.merge(weights_in("block_sparse_moe.experts.{}.", {"w1", "w2", "w3"}));
+  names["gate_bias"] = "block_sparse_moe.gate.bias";
+  for (const std::string map : {"w1", "w2", "w3"}) {
+    names[map + "_bias"] = "block_sparse_moe.experts.{}." + map + ".bias";
+  }
   names["e_score_correction_bias"] = "block_sparse_moe.gate.e_score_correction_bias";
   names["shared_w1"] = "block_sparse_moe.shared_experts.gate_proj.weight";
   names["shared_w2"] = "block_sparse_moe.shared_experts.down_proj.weight";

@@ -62,6 +62,8 @@ HuggingFaceNames grouped_query_in_hugging_face() {
   for (const std::string map : {"q", "k"}) {
     names[map + "_layernorm"] = "self_attn." + map + "_norm.weight";
   }
+  names["o_bias"] = "self_attn.o_proj.bias";
+  names["sinks"] = "self_attn.sinks";
   return names;
 }
 

@@ -177,7 +177,7 @@ template <class Storage>
 struct AttentionBackwardCall {
   const AttentionSizes shape;
   const Storage *q, *k, *v, *o, *grad_o;
-  const float* lse;
+  const float *lse, *grad_lse;  // the latter null where it is not wanted
   Storage *grad_q, *grad_k, *grad_v;
 };
 
@@ -219,11 +219,13 @@ class HeadBackward {
     transpose_right(grads, do_K_.data());
     arrange_right(queries, q_rows_.data());
     arrange_right(grads, do_rows_.data());
-    const float* lse = of_.lse + (b_ * of_.shape.H + block.h) * of_.shape.T + block.first;
+    const int64_t of_queries = (b_ * of_.shape.H + block.h) * of_.shape.T + block.first;
+    const float* lse = of_.lse + of_queries;
     for (int64_t i = 0; i < kQueries; ++i) {
       // A query that is not there has weights of zero.
       lse_[i] = i < block.queries ? lse[i] : 1e30f;
-      along_[i] = 0;
+      const bool has_lse = of_.grad_lse != nullptr && i < block.queries;
+      along_[i] = has_lse ? -of_.grad_lse[of_queries + i] : 0;
       for (int64_t d = 0; i < block.queries && d < K_; ++d) {
         const int64_t number = at + i * stride_ + d;
         along_[i] += to_float(of_.o[number]) * to_float(of_.grad_o[number]);
@@ -328,22 +330,20 @@ std::tuple<Tensor, Tensor> attention_cpu(const Tensor& q_BTHK, const Tensor& k_B
   return {o, lse};
 }
 
-std::tuple<Tensor, Tensor, Tensor> attention_backward_cpu(const Tensor& grad_o,
-                                                          const Tensor& q_BTHK,
-                                                          const Tensor& k_BNGK,
-                                                          const Tensor& v_BNGK, const Tensor& o,
-                                                          const Tensor& lse, int64_t window) {
+std::tuple<Tensor, Tensor, Tensor> attention_backward_cpu(
+    const Tensor& grad_o, const Tensor& q_BTHK, const Tensor& k_BNGK, const Tensor& v_BNGK,
+    const Tensor& o, const Tensor& lse, const std::optional<Tensor>& grad_lse, int64_t window) {
   const Tensor q = q_BTHK.contiguous(), k = k_BNGK.contiguous(), v = v_BNGK.contiguous();
-  const Tensor grads = grad_o.contiguous();
+  const Tensor grads = grad_o.contiguous(), grads_lse = contiguous_if_given(grad_lse);
   const Tensor grad_q = empty_like_rows(q), grad_k = empty_like_rows(k),
                grad_v = empty_like_rows(v);
   with_operand_type(q.scalar_type(), [&](auto storage) {
     using Storage = decltype(storage);
     const AttentionBackwardCall<Storage> call{
-        AttentionSizes(q, k, window), data<const Storage>(q), data<const Storage>(k),
-        data<const Storage>(v),       data<const Storage>(o), data<const Storage>(grads),
-        data<const float>(lse),       data<Storage>(grad_q),  data<Storage>(grad_k),
-        data<Storage>(grad_v)};
+        AttentionSizes(q, k, window), data<const Storage>(q),       data<const Storage>(k),
+        data<const Storage>(v),       data<const Storage>(o),       data<const Storage>(grads),
+        data<const float>(lse),       data<const float>(grads_lse), data<Storage>(grad_q),
+        data<Storage>(grad_k),        data<Storage>(grad_v)};
     for_each_head(call.shape, [&](int64_t b, int64_t g) { HeadBackward(call, b, g).run(); });
   });
   return {grad_q, grad_k, grad_v};

@@ -44,9 +44,11 @@ template <class Storage>
 class PagedCall {
  public:
   PagedCall(const Tensor& q_THK, const Tensor& keys, const Tensor& values, double scale,
-            const std::vector<SeenTokens>& seen, int64_t page_tokens, const Tensor& o_THV)
+            const std::vector<SeenTokens>& seen, int64_t page_tokens, const Tensor& sinks_H,
+            const Tensor& o_THV)
       : seen_(seen),
         q_(data<const Storage>(q_THK)),
+        sinks_(data<const float>(sinks_H)),
         o_(data<Storage>(o_THV)),
         parts_(parts_of(seen)) {
     op_.keys = data<const Storage>(keys);
@@ -96,6 +98,10 @@ class PagedCall {
     for (int64_t h = 0; h < H; ++h) {
       float most = max(i)[h], total = 0;
       for (int64_t p = i + 1; p < end; ++p) most = std::max(most, max(p)[h]);
+      if (sinks_ != nullptr) {
+        most = std::max(most, sinks_[h]);
+        total = std::exp(sinks_[h] - most);
+      }
       float* all = sums(i) + h * V;
       for (int64_t p = i; p < end; ++p) {
         const float factor = std::exp(max(p)[h] - most);
@@ -112,6 +118,7 @@ class PagedCall {
 
   const std::vector<SeenTokens>& seen_;
   const Storage* q_;
+  const float* sinks_;  // null: none
   Storage* o_;
   std::vector<Part> parts_;
   kernel::PagedAttention<Storage> op_;
@@ -119,16 +126,18 @@ class PagedCall {
 };
 
 Tensor attend_on_cpu(const Tensor& q_THK, const Tensor& keys, const Tensor& values, double scale,
-                     const std::vector<SeenTokens>& seen, int64_t page_tokens) {
+                     const std::vector<SeenTokens>& seen, int64_t page_tokens,
+                     const Tensor& sinks_H) {
   if (!can_page_attention(q_THK)) {
-    return paged_attention_composed(q_THK, keys, values, scale, seen, page_tokens);
+    return paged_attention_composed(q_THK, keys, values, scale, seen, page_tokens, sinks_H);
   }
   const Tensor q = q_THK.contiguous();
+  const Tensor sinks = sinks_H.defined() ? sinks_H.to(at::kFloat).contiguous() : sinks_H;
   Tensor o = at::empty({q.size(0), q.size(1), values.size(2)}, q.options());
   if (q.scalar_type() == at::kFloat) {
-    PagedCall<float>(q, keys, values, scale, seen, page_tokens, o).run();
+    PagedCall<float>(q, keys, values, scale, seen, page_tokens, sinks, o).run();
   } else {
-    PagedCall<kernel::BFloat16>(q, keys, values, scale, seen, page_tokens, o).run();
+    PagedCall<kernel::BFloat16>(q, keys, values, scale, seen, page_tokens, sinks, o).run();
   }
   return o;
 }

@@ -1,5 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
@@ -13,7 +14,7 @@ using at::Tensor;
 
 Tensor paged_attention_composed(const Tensor& q_THK, const Tensor& keys, const Tensor& values,
                                 double scale, const std::vector<SeenTokens>& seen,
-                                int64_t page_tokens) {
+                                int64_t page_tokens, const Tensor& sinks_H) {
   note_composed("paged attention", q_THK);
   const int64_t group = q_THK.size(1) / keys.size(1);
   const at::ScalarType wide = compute_dtype(q_THK);
@@ -28,7 +29,9 @@ Tensor paged_attention_composed(const Tensor& q_THK, const Tensor& keys, const T
       return all.index_select(0, places).to(wide).repeat_interleave(group, 1);
     };
     const Tensor q_HK = q_THK[std::ssize(outputs)].to(wide);
-    const Tensor weights_NH = ((by_head(keys) * q_HK).sum(-1) * scale).softmax(0);
+    Tensor scores_NH = (by_head(keys) * q_HK).sum(-1) * scale;
+    if (sinks_H.defined()) scores_NH = at::cat({scores_NH, sinks_H.to(wide).unsqueeze(0)});
+    const Tensor weights_NH = scores_NH.softmax(0).narrow(0, 0, std::ssize(rows));
     outputs.push_back((weights_NH.unsqueeze(-1) * by_head(values)).sum(0));
   }
   return at::stack(outputs).to(q_THK.scalar_type());

@@ -22,7 +22,8 @@ bool can_page_attention(const Tensor& q_THK) {
 }
 
 Tensor paged_attention(const Tensor& q_THK, const Tensor& keys, const Tensor& values,
-                       const std::vector<SeenTokens>& seen, int64_t page_tokens) {
+                       const std::vector<SeenTokens>& seen, int64_t page_tokens,
+                       const Tensor& sinks_H) {
   require(q_THK.dim() == 3 && keys.dim() == 3 && values.dim() == 3 &&
               q_THK.size(0) == std::ssize(seen) && q_THK.size(2) == keys.size(2) &&
               keys.size(1) == values.size(1) && keys.size(1) > 0 &&
@@ -31,8 +32,13 @@ Tensor paged_attention(const Tensor& q_THK, const Tensor& keys, const Tensor& va
           "each of T queries sees; they are {}, {}, {} and {}",
           shape_of(q_THK), shape_of(keys), shape_of(values), seen.size());
   require_one_device("paged attention", q_THK, keys, values);
+  require(!sinks_H.defined() || (sinks_H.dim() == 1 && sinks_H.size(0) == q_THK.size(1) &&
+                                 sinks_H.device() == q_THK.device()),
+          "paged attention: of queries {} expected a sink for each head there; they are {}",
+          described(q_THK), shape_of(sinks_H));
   const double scale = 1 / std::sqrt(static_cast<double>(q_THK.size(2)));
-  return paged_attention_table.of(q_THK)(q_THK.detach(), keys, values, scale, seen, page_tokens);
+  return paged_attention_table.of(q_THK)(q_THK.detach(), keys, values, scale, seen, page_tokens,
+                                         sinks_H);
 }
 
 Tensor paged_latent_attention(const Tensor& q_THC, const Tensor& latents, int64_t rank,
@@ -47,7 +53,7 @@ Tensor paged_latent_attention(const Tensor& q_THC, const Tensor& latents, int64_
   require_one_device("paged latent attention", q_THC, latents);
   const Tensor rows = latents.unsqueeze(1);
   return paged_attention_table.of(q_THC)(q_THC.detach(), rows, rows.narrow(2, 0, rank), scale, seen,
-                                         page_tokens);
+                                         page_tokens, {});
 }
 
 }  // namespace attnres

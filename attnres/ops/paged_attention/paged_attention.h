@@ -2,6 +2,10 @@
 //
 //   o = sum_t softmax_t(q . k_t / sqrt(K)) v_t
 //
+// and with sinks z_h, one more score of each head that stands for no value,
+//
+//   o = sum_t e^s_t v_t / (sum_t e^s_t + e^z)
+//
 // A sequence's tokens are in pages, in any order. On the CPU in float32 and bfloat16 keys and
 // values are read once, where they lie, by all threads; elsewhere the operation is composed of
 // tensor operations. Scores, softmaxes and sums are float32, of float64 numbers float64.
@@ -32,7 +36,7 @@ bool can_page_attention(const at::Tensor& q_THK);
 // query's result does not depend on the others. Throws Error unless the shapes fit.
 at::Tensor paged_attention(const at::Tensor& q_THK, const at::Tensor& keys,
                            const at::Tensor& values, const std::vector<SeenTokens>& seen,
-                           int64_t page_tokens);
+                           int64_t page_tokens, const at::Tensor& sinks_H = {});
 
 // The same over latents [rows, C], which are the keys of all heads, and of which the first `rank`
 // numbers are their values; with `scale` in the place of 1 / sqrt(K). q [T, H, C] gives
@@ -44,7 +48,8 @@ at::Tensor paged_latent_attention(const at::Tensor& q_THC, const at::Tensor& lat
 // Either, of inputs that fit, and what each device has for it. Rows of values may lie apart.
 using PagedAttentionFunction = at::Tensor(const at::Tensor& q_THK, const at::Tensor& keys,
                                           const at::Tensor& values, double scale,
-                                          const std::vector<SeenTokens>& seen, int64_t page_tokens);
+                                          const std::vector<SeenTokens>& seen, int64_t page_tokens,
+                                          const at::Tensor& sinks_H);
 PagedAttentionFunction paged_attention_composed;
 extern DeviceTable<PagedAttentionFunction> paged_attention_table;
 

@@ -41,7 +41,7 @@ class PagedSequences {
   // Keys [rows, G, K] and values [rows, G, V].
   Tensor attend(const Tensor& q_THK, const Tensor& keys, const Tensor& values) const {
     const double scale = 1 / std::sqrt(static_cast<double>(q_THK.size(2)));
-    return paged_attention_composed(q_THK, keys, values, scale, seen(), kPageTokens);
+    return paged_attention_composed(q_THK, keys, values, scale, seen(), kPageTokens, {});
   }
 
  private:
