@@ -65,7 +65,8 @@ void add_import_command(CLI::App& app) {
       "import",
       "Make a model directory of a Hugging Face folder or a GGUF file. Reads Llama, Mistral, "
       "Mixtral, Qwen 2 and 3, SmolLM 3, Gemma 3, gpt-oss, DeepSeek-V3, Kimi Linear and Kimi K3 "
-      "(safetensors, in shards or not), and writes a directory that every command takes, weights in float32.");
+      "(safetensors, in shards or not), and writes a directory that every command takes, weights "
+      "in float32.");
   const auto options = std::make_shared<ImportOptions>();
   add_path(command, "--from PATH", options->from, "the folder, or the GGUF file, to read")
       ->required();

@@ -22,7 +22,7 @@ namespace attnres {
 // numbers are made float32. Throws Error where the two do not go together.
 std::optional<MadeTensor> made_of_quantized(const std::string& name, const TensorFiles& files);
 
-// Rows as packed weights have them, of numbers [N, K/2] and scales [N, K/32].
-at::Tensor mxfp4_rows(const std::vector<at::Tensor>& numbers_and_scales);
+// Rows as packed weights have them, of two tensors: numbers [N, K/2] and scales [N, K/32].
+at::Tensor mxfp4_rows(const std::vector<at::Tensor>& of);
 
 }  // namespace attnres

@@ -23,7 +23,7 @@ inline NamedConfig tied_config(int64_t layers = 3) {
 }
 
 // These sites of the model, all parameters of which matter.
-inline Transformer model_of(const ModelConfig& config, Precision precision = at::kDouble,
+inline Transformer model_of(const ModelConfig& config, const Precision& precision = at::kDouble,
                             const SiteSet& sites = {}) {
   return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, precision, at::kCPU, sites));
 }
