@@ -48,6 +48,8 @@ std::vector<GgufPart> grouped_query_parts(const ModelConfig& config,
                                  rotary_map("k", config.kv_heads),
                                  {.name = "attn_v.weight", .roles = {"v_proj"}},
                                  {.name = "attn_output.weight", .roles = {"o_proj"}}};
+  if (settings.output_bias) parts.push_back({"attn_output.bias", {"o_bias"}, kExact});
+  if (settings.sinks) parts.push_back({"attn_sinks.weight", {"sinks"}, kExact});
   if (settings.qkv_bias) {
     for (const std::string map : {"q", "k", "v"}) {
       parts.push_back({"attn_" + map + ".bias", {map + "_bias"}, kExact});
@@ -156,8 +158,42 @@ std::vector<GgufPart> dense_parts(const ModelConfig&, GgufArchitecture) {
           {"ffn_down.weight", {"down_proj"}}};
 }
 
+// The router whose choice has no bias that load moves: here that is zero.
+GgufPart softmax_router_part() {
+  return {.name = "ffn_gate_inp.weight",
+          .roles = {"gate", "e_score_correction_bias"},
+          .storage = kExact,
+          .make =
+              [](const PartTensors& of) {
+                require(of[1].is_meta() || of[1].eq(0).all().item<bool>(),
+                        "e_score_correction_bias is not zero: llama.cpp chooses these experts "
+                        "without it; write safetensors");
+                return of[0];
+              },
+          .read =
+              [](const at::Tensor& stored, const PartTensors& of) {
+                of[0].copy_(stored.view(of[0].sizes()));
+                of[1].zero_();
+              }};
+}
+
+std::vector<GgufPart> softmax_experts_parts(const ExpertsSettings& settings) {
+  std::vector<GgufPart> parts = {softmax_router_part(),
+                                 {"ffn_gate_exps.weight", {"w1"}},
+                                 {"ffn_down_exps.weight", {"w2"}},
+                                 {"ffn_up_exps.weight", {"w3"}}};
+  if (settings.router_bias) parts.push_back({"ffn_gate_inp.bias", {"gate_bias"}, kExact});
+  if (settings.bias) {
+    parts.push_back({"ffn_gate_exps.bias", {"w1_bias"}, kExact});
+    parts.push_back({"ffn_down_exps.bias", {"w2_bias"}, kExact});
+    parts.push_back({"ffn_up_exps.bias", {"w3_bias"}, kExact});
+  }
+  return parts;
+}
+
 std::vector<GgufPart> experts_parts(const ModelConfig& config, GgufArchitecture) {
   const ExpertsSettings& settings = config.settings<ExpertsSettings>();
+  if (settings.scores == "softmax") return softmax_experts_parts(settings);
   std::vector<GgufPart> parts = {{"ffn_gate_inp.weight", {"gate"}, kExact},
                                  {"exp_probs_b.bias", {"e_score_correction_bias"}, kExact},
                                  {"ffn_gate_exps.weight", {"w1"}},

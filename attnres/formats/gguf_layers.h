@@ -18,6 +18,8 @@ enum class GgufArchitecture {
   qwen3,
   smollm3,
   gemma3,
+  qwen3moe,
+  gpt_oss,
   deepseek2,
   kimi_linear,
   kimi_k3

@@ -9,6 +9,7 @@
 #include "attnres/formats/architectures.h"
 #include "attnres/formats/gguf_latent.h"
 #include "attnres/formats/gguf_llama.h"
+#include "attnres/formats/gguf_softmax_experts.h"
 #include "attnres/formats/llama_family.h"
 #include "attnres/layers/experts.h"
 #include "attnres/layers/latent_attention.h"
@@ -21,6 +22,7 @@ namespace {
 const std::vector<GgufLayout>& layouts() {
   static const std::vector<GgufLayout> all = [] {
     std::vector<GgufLayout> layouts = gguf_llama_layouts();
+    for (GgufLayout& layout : gguf_softmax_experts_layouts()) layouts.push_back(std::move(layout));
     for (GgufLayout& layout : gguf_latent_layouts()) layouts.push_back(std::move(layout));
     return layouts;
   }();
@@ -62,6 +64,7 @@ std::string llama_name(const ModelConfig& config) {
   require(config.is_residual(),
           "model.depth_mixing.type block_attn_res: llama.cpp computes it with delta and latent "
           "attention only, and this model's is grouped_query");
+  if (has_softmax_experts(config)) return softmax_experts_name(config);
   require(
       config.settings<ExpertsSettings>().count == 0,
       "model.experts: llama.cpp computes these experts with delta and latent attention only, and "

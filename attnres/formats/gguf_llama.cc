@@ -4,14 +4,15 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/gguf_rope.h"
+#include "attnres/formats/gguf_softmax_experts.h"
 #include "attnres/layers/attention.h"
+#include "attnres/layers/experts.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
 
-constexpr const char* kWindow = "attention.sliding_window";
 constexpr const char* kWindowPattern = "attention.sliding_window_pattern";
 constexpr const char* kWindowTheta = "rope.freq_base_swa";
 constexpr int64_t kSmollmPeriod = 4;       // of layers without positions
@@ -19,20 +20,11 @@ constexpr int64_t kGemmaPeriod = 6;        // of layers without a window, if a f
 constexpr int64_t kLayersOfGemma27B = 62;  // by which llama.cpp knows it
 constexpr double kWindowThetaOfNone = 10000;
 
-void write_heads(const ModelConfig& config, GgufKeys& keys) {
-  keys.add("attention.head_count_kv", config.kv_heads);
-  keys.add("attention.key_length", config.head_width);
-  keys.add("attention.value_length", config.head_width);
-  keys.add("rope.dimension_count", config.head_width);
-  write_gguf_rope(config, usual_yarn_magnitude(config.rope_scaling.factor), keys);
-}
-
 void refuse_other_llamas(const ConfigKeys& keys, int64_t head_width) {
   for (const char* of_all :
        {"attention.key_length", "attention.value_length", "rope.dimension_count"}) {
     keys.only(of_all, head_width);
   }
-  keys.only("expert_count", 0);
   keys.only("attention.causal", true);
   keys.only("use_parallel_residual", false);
   for (const char* changing :
@@ -43,23 +35,11 @@ void refuse_other_llamas(const ConfigKeys& keys, int64_t head_width) {
   }
 }
 
-void read_heads(const GgufFile& file, const ConfigKeys& keys, Json& model) {
-  const auto heads = model["heads"].get<int64_t>(), width = model["width"].get<int64_t>();
-  require(heads >= 1, "{}: attention.head_count: expected 1 or more, got {}", keys.what(), heads);
-  const int64_t head_width = keys.whole("attention.key_length", width / heads);
-  model["head_width"] = head_width;
-  refuse_other_llamas(keys, head_width);
-  model["kv_heads"] = keys.whole("attention.head_count_kv", heads);
-  const GgufRope rope = read_gguf_rope(file, keys, head_width);
-  model["rope_theta"] = rope.theta;
-  const double magnitude = rope.attn_factor * usual_yarn_magnitude(rope.scaling.factor);
-  model["rope_scaling"] = write_config(with_magnitude(rope.scaling, magnitude));
-}
-
 // Also of those whose windows llama.cpp does not compute, and its converter leaves out.
 void read_without_windows(const GgufFile& file, const ConfigKeys& keys, Json& model) {
-  keys.only(kWindow, 0);
-  read_heads(file, keys, model);
+  keys.only(kGgufWindow, 0);
+  keys.only("expert_count", 0);
+  read_gguf_heads(file, keys, model);
 }
 
 void check_without_windows(const ModelConfig& config, const std::string& name) {
@@ -68,6 +48,28 @@ void check_without_windows(const ModelConfig& config, const std::string& name) {
           "safetensors",
           name);
   check_gguf_rope(config.rope_scaling, /*computes_llama3=*/name == "llama", name);
+}
+
+void check_llama(const ModelConfig& config) {
+  check_without_windows(config, "llama");
+  if (!has_softmax_experts(config)) return;
+  check_gguf_softmax_experts(config);
+  const int64_t width = config.settings<ExpertsSettings>().width;
+  require(width == config.ffn_width && config.activation.type == "silu",
+          "model.experts.width {} and activation {}: llama.cpp computes a llama with experts of "
+          "ffn_width, {}, and silu; write safetensors",
+          width, config.activation.type, config.ffn_width);
+}
+
+void write_llama(const ModelConfig& config, GgufKeys& keys) {
+  write_gguf_heads(config, keys);
+  if (has_softmax_experts(config)) write_gguf_softmax_experts(config, keys);
+}
+
+void read_llama_or_mixtral(const GgufFile& file, const ConfigKeys& keys, Json& model) {
+  keys.only(kGgufWindow, 0);
+  read_gguf_heads(file, keys, model);
+  if (keys.whole("expert_count", 0) > 0) read_gguf_softmax_experts(keys, model);
 }
 
 void check_qwen2(const ModelConfig& config) {
@@ -128,14 +130,14 @@ void check_gemma3(const ModelConfig& config) {
 }
 
 void write_gguf_gemma3(const ModelConfig& config, GgufKeys& keys) {
-  write_heads(config, keys);
+  write_gguf_heads(config, keys);
   if (!config.has_attention(kSlidingWindow)) return;
   std::vector<bool> windows;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     windows.push_back(config.attention_of(layer) == kSlidingWindow);
   }
   const auto& settings = config.settings<SlidingWindowSettings>();
-  keys.add(kWindow, settings.window);
+  keys.add(kGgufWindow, settings.window);
   keys.add_value(kWindowPattern, windows);
   keys.add(kWindowTheta, settings.rope_theta > 0 ? settings.rope_theta : config.rope_theta);
 }
@@ -163,7 +165,8 @@ std::vector<bool> read_window_pattern(const ConfigKeys& keys, int64_t layers) {
 }
 
 void read_gguf_gemma3(const GgufFile& file, const ConfigKeys& keys, Json& model) {
-  read_heads(file, keys, model);
+  keys.only("expert_count", 0);
+  read_gguf_heads(file, keys, model);
   const auto layers = model["layers"].get<int64_t>(), width = model["width"].get<int64_t>();
   model["grouped_query"] = {
       {"qk_norm", true},
@@ -171,7 +174,7 @@ void read_gguf_gemma3(const GgufFile& file, const ConfigKeys& keys, Json& model)
   model["activation"] = {{"type", "gelu_tanh"}};
   model["output_norm"] = true;
   model["embedding_scale"] = std::sqrt(static_cast<double>(width));
-  const int64_t window = keys.whole(kWindow, 0);
+  const int64_t window = keys.whole(kGgufWindow, 0);
   if (window == 0) return;
   std::vector<std::string> kinds;
   for (const bool has_window : read_window_pattern(keys, layers)) {
@@ -187,16 +190,37 @@ void read_gguf_gemma3(const GgufFile& file, const ConfigKeys& keys, Json& model)
 
 }  // namespace
 
+void write_gguf_heads(const ModelConfig& config, GgufKeys& keys) {
+  keys.add("attention.head_count_kv", config.kv_heads);
+  keys.add("attention.key_length", config.head_width);
+  keys.add("attention.value_length", config.head_width);
+  keys.add("rope.dimension_count", config.head_width);
+  write_gguf_rope(config, usual_yarn_magnitude(config.rope_scaling.factor), keys);
+}
+
+void read_gguf_heads(const GgufFile& file, const ConfigKeys& keys, Json& model) {
+  const auto heads = model["heads"].get<int64_t>(), width = model["width"].get<int64_t>();
+  require(heads >= 1, "{}: attention.head_count: expected 1 or more, got {}", keys.what(), heads);
+  const int64_t head_width = keys.whole("attention.key_length", width / heads);
+  model["head_width"] = head_width;
+  refuse_other_llamas(keys, head_width);
+  model["kv_heads"] = keys.whole("attention.head_count_kv", heads);
+  const GgufRope rope = read_gguf_rope(file, keys, head_width);
+  model["rope_theta"] = rope.theta;
+  const double magnitude = rope.attn_factor * usual_yarn_magnitude(rope.scaling.factor);
+  model["rope_scaling"] = write_config(with_magnitude(rope.scaling, magnitude));
+}
+
 std::vector<GgufLayout> gguf_llama_layouts() {
   return {{.architecture = GgufArchitecture::llama,
            .name = "llama",
-           .check = [](const ModelConfig& config) { check_without_windows(config, "llama"); },
-           .write = write_heads,
-           .read = read_without_windows},
+           .check = check_llama,
+           .write = write_llama,
+           .read = read_llama_or_mixtral},
           {.architecture = GgufArchitecture::qwen2,
            .name = "qwen2",
            .check = check_qwen2,
-           .write = write_heads,
+           .write = write_gguf_heads,
            .read =
                [](const GgufFile& file, const ConfigKeys& keys, Json& model) {
                  read_without_windows(file, keys, model);
@@ -205,7 +229,7 @@ std::vector<GgufLayout> gguf_llama_layouts() {
           {.architecture = GgufArchitecture::qwen3,
            .name = "qwen3",
            .check = [](const ModelConfig& config) { check_without_windows(config, "qwen3"); },
-           .write = write_heads,
+           .write = write_gguf_heads,
            .read =
                [](const GgufFile& file, const ConfigKeys& keys, Json& model) {
                  read_without_windows(file, keys, model);
@@ -214,7 +238,7 @@ std::vector<GgufLayout> gguf_llama_layouts() {
           {.architecture = GgufArchitecture::smollm3,
            .name = "smollm3",
            .check = check_smollm3,
-           .write = write_heads,
+           .write = write_gguf_heads,
            .read = read_gguf_smollm3},
           {.architecture = GgufArchitecture::gemma3,
            .name = "gemma3",

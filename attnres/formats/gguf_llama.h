@@ -1,6 +1,6 @@
 // Llama's family (llama_family.h) in GGUF files. What llama.cpp computes of each, beside Llama:
 //
-//   llama    positions scaled as llama3 too; Mistral, but for its window
+//   llama    positions scaled as llama3 too; Mistral, but for its window; Mixtral
 //   qwen2    heads of width / heads channels, no windows
 //   qwen3    no windows
 //   smollm3  every fourth layer, and no other, without positions; no windows
@@ -18,6 +18,12 @@
 
 namespace attnres {
 
+inline constexpr const char* kGgufWindow = "attention.sliding_window";
+
 std::vector<GgufLayout> gguf_llama_layouts();
+
+// What all have that have grouped-query attention.
+void write_gguf_heads(const ModelConfig& config, GgufKeys& keys);
+void read_gguf_heads(const GgufFile& file, const ConfigKeys& keys, Json& model);
 
 }  // namespace attnres

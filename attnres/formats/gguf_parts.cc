@@ -57,7 +57,10 @@ std::vector<GgufSitePart> gguf_parts(const ModelConfig& config, GgufArchitecture
   for (int site = 0; site < output; ++site) {
     const std::string layer = fmt::format("blk.{}.", site / 2);
     const std::string half = layer + (site % 2 == 0 ? "attn" : "ffn");
-    add(site, {half + "_norm.weight", {"input_norm"}, kExact});
+    const bool is_after_attention = architecture == GgufArchitecture::gpt_oss && site % 2 == 1;
+    add(site, {is_after_attention ? layer + "post_attention_norm.weight" : half + "_norm.weight",
+               {"input_norm"},
+               kExact});
     if (attn_res) add(site, score_part(half + "_res_score.weight", site, config.width));
     for (GgufPart& part : gguf_layer_parts(config, site, architecture)) {
       part.name.insert(0, layer);

@@ -25,7 +25,8 @@ TEST(GgufLayers, HaveAPlaceForEveryParameter) {
       {small_config(residual()), {llama}},
       {kimi_config(/*k3=*/false, residual()), {kimi_linear, kimi_k3}},
       {kimi_config(/*k3=*/true, residual()), {kimi_k3}},
-      {relative_config(residual()), {qwen2, qwen3, smollm3, gemma3}}};
+      {relative_config(residual()), {qwen2, qwen3, smollm3, gemma3}},
+      {gpt_oss_config(residual()), {gpt_oss}}};
   std::set<std::string> kinds;
   for (const auto& [config, architectures] : models) {
     for (const GgufArchitecture architecture : architectures) {

@@ -105,6 +105,16 @@ IN_LLAMA_CPP = {
         **sizes, head_dim=6, query_pre_attn_scalar=6, sliding_window=5,
         layer_types=[WINDOW, WINDOW, FULL, WINDOW],
         rope_parameters={FULL: rope("linear", factor=8.0), WINDOW: rope() | {"rope_theta": 20.0}})),
+    "mixtral": lambda sizes: MixtralForCausalLM(MixtralConfig(
+        **sizes, head_dim=8, num_local_experts=5, num_experts_per_tok=2, sliding_window=None,
+        rope_parameters=rope())),
+    "qwen3_moe": lambda sizes: Qwen3MoeForCausalLM(Qwen3MoeConfig(
+        **sizes, head_dim=10, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12,
+        norm_topk_prob=True, rope_parameters=rope("linear", factor=2.0))),
+    "gpt_oss": lambda sizes: GptOssForCausalLM(GptOssConfig(
+        **sizes, head_dim=6, num_local_experts=6, num_experts_per_tok=3, sliding_window=5,
+        layer_types=[WINDOW, FULL, WINDOW, FULL],
+        rope_parameters=rope("yarn", factor=4.0, **ORIGINAL))),
     "deepseek_v3": lambda sizes: MODELS["deepseek_v3"](
         sizes | {"num_hidden_layers": 2, "rms_norm_eps": 1e-6}),
     "deepseek_v3_lite": lambda sizes: DeepseekV3ForCausalLM(DeepseekV3Config(

@@ -27,7 +27,8 @@ from architectures import IN_LLAMA_CPP, MODELS, READ_MODELS, make, make_mxfp4, s
 from safetensors.numpy import save_file
 
 VOCABULARY = 56
-IN_GGUF = ("llama3", "qwen2", "qwen3", "smollm3", "gemma3", "deepseek_v3")
+IN_GGUF = ("llama3", "qwen2", "qwen3", "smollm3", "gemma3", "deepseek_v3", "mixtral",
+           "qwen3_moe", "gpt_oss")  # fmt: skip
 EPS = 1e-5
 
 

@@ -45,6 +45,12 @@ std::vector<Architecture> architectures() {
         {"gemma3.attention.sliding_window_pattern", 2},
         {"gemma3.rope.freq_base_swa", 30.0}},
        1e-2},
+      {"mixtral", {{"llama.expert_used_count", 1}}},
+      {"qwen3_moe", {{"qwen3moe.expert_used_count", 3}}},
+      {"gpt_oss",
+       {{"gpt-oss.expert_used_count", 2},
+        {"gpt-oss.attention.sliding_window", 6},
+        {"gpt-oss.rope.scaling.factor", 2.0}}},
       {"deepseek_v3",
        {{"deepseek2.expert_group_used_count", 1},
         {"deepseek2.expert_weights_norm", false},
@@ -164,6 +170,9 @@ TEST(ModelsOfTransformers, AreRefusedWhereLlamaCppComputesOthers) {
   EXPECT_THAT(refusal("qwen2_tiny"), HasSubstr("computes qwen2 without windows"));
   EXPECT_THAT(refusal("smollm3_tiny"), HasSubstr("but layer 1 (from 0) is nope"));
   EXPECT_THAT(refusal("gemma3_tiny"), HasSubstr("query_pre_attn_scalar"));
+  EXPECT_THAT(refusal("mixtral_tiny"), HasSubstr("computes llama without windows"));
+  EXPECT_THAT(refusal("qwen3_moe_tiny"), HasSubstr("divides their weights by their sum"));
+  EXPECT_THAT(refusal("gpt_oss_tiny"), HasSubstr("whose limit is 7"));
 }
 
 }  // namespace
