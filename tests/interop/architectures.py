@@ -82,6 +82,12 @@ READ_MODELS = {
         norm_topk_prob=False, rope_parameters=rope())),
 }  # fmt: skip
 
+# Widths are of blocks of 128 numbers.
+IN_FP8 = {
+    "qwen3_fp8": lambda sizes: Qwen3ForCausalLM(Qwen3Config(
+        **sizes | {"hidden_size": 128, "intermediate_size": 256}, head_dim=64,
+        rope_parameters=rope())),
+}  # fmt: skip
 # Widths are of blocks of 32 numbers.
 IN_MXFP4 = {
     "gpt_oss_mxfp4": lambda sizes: READ_MODELS["gpt_oss"](
@@ -155,10 +161,30 @@ def save_in_mxfp4(model, folder):
         numbers = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
         tensor.copy_(numbers.view(tensor.shape))
         tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    write_quantized(model, folder, tensors, {"quant_method": "mxfp4"})
+
+
+def save_in_fp8(model, folder):
+    """A model whose maps are rounded to FP8, with a scale for each 128 x 128 numbers."""
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        if not name.endswith("_proj.weight"):
+            tensors[name] = tensor.contiguous()
+            continue
+        blocks = tensor.unflatten(0, (-1, 128)).unflatten(2, (-1, 128))
+        scales = blocks.abs().amax((1, 3)) / 448  # the largest number
+        numbers = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
+        tensors |= {name: numbers.view(tensor.shape), f"{name}_scale_inv": scales}
+    form = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+            "weight_block_size": [128, 128]}  # fmt: skip
+    write_quantized(model, folder, tensors, form)
+
+
+def write_quantized(model, folder, tensors, form):
     save(model, folder)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4"}
+    config["quantization_config"] = form
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

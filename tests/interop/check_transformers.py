@@ -22,8 +22,8 @@ from interop import (
     token_ids,
     train,
 )
-from architectures import MODELS, READ_MODELS, make, make_mxfp4, save
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from architectures import IN_FP8, MODELS, READ_MODELS, make, make_mxfp4, save, save_in_fp8
+from transformers import AutoModelForCausalLM, AutoTokenizer, FineGrainedFP8Config, Mxfp4Config
 
 BOUND = 1e-4
 
@@ -84,18 +84,27 @@ def check_read(report, name):
     check_trained(report, name, mixed)
 
 
-def check_mxfp4(report):
-    """gpt-oss' experts in MXFP4, by the numbers that transformers makes of them."""
-    folder = report.folder / "gpt-oss in MXFP4"
-    model = make_mxfp4(folder).eval()
-    ids = token_ids(model.config.vocab_size)
-    with torch.no_grad():
-        logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
-    exact = log_probabilities(logits, ids)
-    report.compare("gpt-oss in MXFP4, its numbers", score(folder, ids, "--weights", "f32"), exact,
-                   BOUND)  # fmt: skip
-    # Activations are rounded to 8 bits where products stay packed.
-    report.compare("gpt-oss in MXFP4, kept so", score(folder, ids), exact, 0.1)
+def check_packed(report):
+    """Files with packed weights, by the numbers that transformers reads in them."""
+    in_mxfp4, in_fp8 = report.folder / "gpt-oss in MXFP4", report.folder / "Qwen 3 in FP8"
+    make_mxfp4(in_mxfp4)
+    in_fp8.mkdir()
+    save_in_fp8(make("qwen3_fp8", models=IN_FP8), in_fp8)
+    for folder, form, bound in (
+        # Activations are rounded to 8 bits where products stay packed.
+        (in_mxfp4, Mxfp4Config(dequantize=True), 0.1),
+        (in_fp8, FineGrainedFP8Config(dequantize=True), BOUND),
+    ):
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, quantization_config=form
+        ).eval()
+        ids = token_ids(model.config.vocab_size)
+        with torch.no_grad():
+            logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
+        exact = log_probabilities(logits, ids)
+        ours = score(folder, ids, "--weights", "f32")
+        report.compare(f"{folder.name}, its numbers", ours, exact, BOUND)
+        report.compare(f"{folder.name}, kept so", score(folder, ids), exact, bound)
 
 
 def check_trained(report, name, start):
@@ -158,7 +167,7 @@ def main():
         check_architecture(report, name)
     for name in READ_MODELS:
         check_read(report, name)
-    check_mxfp4(report)
+    check_packed(report)
     check_written(report, "Llama", LLAMA)
     check_written(report, "Llama, tied", LLAMA | {"tie_embeddings": True})
     check_written(report, "Kimi Linear", KIMI_LINEAR)
