@@ -23,7 +23,12 @@ Json used_settings(const ModelConfig& config) {
   for (const std::string& key : unused) {
     if (!read.contains(key)) used.erase(key);
   }
-  if (!config.activation.is_situ()) used["activation"] = {{"type", config.activation.type}};
+  Json& activation = used["activation"];
+  const std::string& type = config.activation.type;
+  for (const auto& [key, of] :
+       {std::pair("beta", "situ"), {"linear_beta", "situ"}, {"limit", "swiglu_oai"}}) {
+    if (type != of) activation.erase(key);
+  }
   if (!config.has_grouped_query() && !config.settings<LatentAttentionSettings>().rotary) {
     for (const char* of_positions : {"rope_theta", "rope_scaling"}) used.erase(of_positions);
   }

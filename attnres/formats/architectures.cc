@@ -103,7 +103,7 @@ bool is_without_k3_parts(const ModelConfig& model) {
   const auto& delta = model.settings<DeltaAttentionSettings>();
   return model.is_residual() && delta.gate_lower_bound == 0 && !delta.has_full_rank_gate() &&
          !model.settings<LatentAttentionSettings>().output_gate &&
-         model.settings<ExpertsSettings>().latent_width == 0 && !model.activation.is_situ();
+         model.settings<ExpertsSettings>().latent_width == 0 && model.activation.type == "silu";
 }
 
 int64_t layers_in_block(const ModelConfig& model) {

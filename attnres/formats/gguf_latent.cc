@@ -153,6 +153,10 @@ void check_kimi(const ModelConfig& config) {
   require(!has_gemma_parts(config),
           "model.output_norm, embedding_scale or gelu_tanh: llama.cpp computes them only with "
           "grouped_query attention");
+  require(config.activation.type == "silu" || config.activation.is_situ(),
+          "model.activation.type {}: llama.cpp computes silu and situ with these layers; write "
+          "safetensors",
+          config.activation.type);
   require(
       has_kimi_attention(config),
       "model.attention: llama.cpp computes grouped_query in every layer, or some layers of each "

@@ -243,6 +243,7 @@ StudyPaths chained_study() {
   Json study = tiny_study();
   study["seeds"] = 1;
   study["inspect"] = true;
+  study["weights"] = {"bf16"};
   const Json block = {{"type", "block_attn_res"}, {"block_size", 2}};
   study["axes"]["mixing"] = {
       {"first", {{"model.depth_mixing", {{"type", "residual"}}}}},

@@ -8,7 +8,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "attnres/formats/gguf_model.h"
 #include "attnres/layers/attention.h"
+#include "attnres/layers/experts.h"
 #include "attnres/model/retrofit.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/pretrained/save_model.h"
@@ -322,6 +324,32 @@ TEST(PublicLayouts, AreThoseOfTheFamily) {
   config.embedding_scale = 3;
   EXPECT_EQ(layout_of(config), FileLayout::attnres);
   EXPECT_THROW(public_layout(config), Error);
+}
+
+// What gpt-oss has, in models of other architectures: none of their files says it.
+TEST(PublicLayouts, AreThoseOfModelsWithoutFurtherParts) {
+  using Change = std::function<void(ModelConfig&)>;
+  const std::vector<Change> of_heads = {
+      [](ModelConfig& config) { config.settings<GroupedQuerySettings>().sinks = true; },
+      [](ModelConfig& config) { config.settings<GroupedQuerySettings>().output_bias = true; }};
+  const std::vector<Change> of_experts = {
+      [](ModelConfig& config) { config.settings<ExpertsSettings>().scores = "softmax"; },
+      [](ModelConfig& config) { config.settings<ExpertsSettings>().router_bias = true; },
+      [](ModelConfig& config) { config.settings<ExpertsSettings>().bias = true; }};
+  for (const char* name : {"llama_tiny", "qwen2_tiny", "gemma3_tiny", "deepseek_v3_tiny",
+                           "kimi_linear_tiny", "kimi_k3_tiny"}) {
+    const ModelConfig plain = load_model(fixture(name))->config();
+    EXPECT_NE(public_layout(plain), FileLayout::attnres) << name;
+    std::vector<Change> changes = plain.has_grouped_query() ? of_heads : of_experts;
+    changes.emplace_back([](ModelConfig& config) { config.activation.type = "swiglu_oai"; });
+    for (const Change& change : changes) {
+      ModelConfig changed = plain;
+      change(changed);
+      EXPECT_EQ(layout_of(changed), FileLayout::attnres) << name;
+      EXPECT_THROW(public_layout(changed), Error) << name;
+      EXPECT_THROW(gguf_architecture(changed), Error) << name;
+    }
+  }
 }
 
 }  // namespace
