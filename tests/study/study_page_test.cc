@@ -244,10 +244,12 @@ TEST(StudyPage, TellsWhatQuantizedWeightsAdd) {
     testing::write_text(path / "loss-q4_0.json", Json{{"loss", whole + added}}.dump());
   }
   const std::string page = page_of(write_json(folder, study));
+  // ((1.96 + 0.84) 0.25 / 0.005)^2 = 19,622 seeds, by the normal distribution.
   // 0.5 +- t_{0.975, 2} 0.25 / sqrt(3), p of t = 0.5 / (0.25 / sqrt(3)) = 3.464.
   EXPECT_TRUE(has(page,
                   "q4_0 weights add +1.00000 nats per token to block, +0.50000 beside the "
-                  "baseline (95 % interval −0.12103 to +1.12103): not distinguishable."));
+                  "baseline (95 % interval −0.12103 to +1.12103): not distinguishable. "
+                  "About 19,62"));
   EXPECT_TRUE(has(page, "0.074"));
   testing::write_text(folder / "runs" / "block-32-seed1" / "loss-q4_0.json", "{}");
   EXPECT_THAT(write_study_page(folder).notes, ElementsAre(HasSubstr("has no number \"loss\"")));

@@ -163,9 +163,11 @@ std::vector<std::string> added_findings(const StudyData& data, const std::vector
     if (!added.test) continue;
     findings.push_back(fmt::format(
         "{} weights add {} nats per token to {}, {} beside the baseline (95 % interval "
-        "{}): {}.",
+        "{}): {}. About {} seeds would tell a difference of {}.",
         added.format, added_words(sample_mean(added.values())), data.arms.arms[added.arm].label,
-        added_words(added.test->mean), interval_words(added.test->interval), verdict_of(added)));
+        added_words(added.test->mean), interval_words(added.test->interval), verdict_of(added),
+        format_whole(static_cast<int64_t>(pairs_needed(kDifferenceToTell, added.test->deviation))),
+        kDifferenceToTell));
   }
   return findings;
 }
