@@ -46,7 +46,8 @@ class Page {
       if (head.empty()) {
         head = cells[0];
       } else if (cells[0].starts_with("`")) {
-        tables_[section + ": " + head][cells[0].substr(1, cells[0].size() - 2)] = cells[1];
+        tables_[fmt::format("{}: {}", section, head)][cells[0].substr(1, cells[0].size() - 2)] =
+            cells[1];
       }
     }
   }

@@ -26,8 +26,10 @@ OperationProblem gated_streams_problem(int64_t tokens, int64_t streams, int64_t 
   if (writing) problem.inputs.push_back(draw.normal({streams, C}, 1));
   problem.compute = [writing](const Tensors& in) -> Tensors {
     const GatedStreamsMaps maps = {in[1], in[2], in[3], writing ? in[4] : Tensor()};
-    const auto [x, write] = read_gated_streams(in[0], maps, kEps);
-    return writing ? Tensors{x, write} : Tensors{x};
+    const GatedStreamsRead read = read_gated_streams(in[0], maps, kEps);
+    Tensors results = {read.x_TD};
+    if (writing) results.push_back(read.write_TN);
+    return results;
   };
   problem.formula = [writing](const Tensors& in) -> Tensors {
     const Tensor rho = at::rsqrt(in[0].square().mean(-1, /*keepdim=*/true) + kEps);
