@@ -237,9 +237,14 @@ void write_gemma3(const ModelConfig& model, Json& json) {
 // Every layer has experts, chosen by softmax.
 void read_softmax_experts(const ConfigKeys& keys, const char* width, Json& model) {
   const char* count = keys.missing("num_experts") ? "num_local_experts" : "num_experts";
-  model["experts"] = {{"count", keys.whole(count)}, {"chosen", keys.whole("num_experts_per_tok")},
-                      {"width", keys.whole(width)}, {"shared", 0},
-                      {"dense_layers", 0},          {"scores", "softmax"}};
+  const auto positive = [&](const char* key) {
+    const int64_t value = keys.whole(key);
+    require(value >= 1, "{}: {}: expected 1 or more, got {}", keys.what(), key, value);
+    return value;
+  };
+  model["experts"] = {{"count", positive(count)}, {"chosen", positive("num_experts_per_tok")},
+                      {"width", positive(width)}, {"shared", 0},
+                      {"dense_layers", 0},        {"scores", "softmax"}};
 }
 
 // The softmax is over those that are chosen: shares of all experts, divided by their sum.
@@ -255,11 +260,12 @@ void read_gpt_oss(const ConfigKeys& keys, Json& model) {
           ? kinds_of_layers(layers,
                             [](int64_t i) { return i % 2 == 0 ? kSlidingWindow : kGroupedQuery; })
           : read_layer_types(keys, layers);
-  if (has_windows(model)) model["sliding_window"]["window"] = keys.whole("sliding_window", 128);
+  if (has_windows(model)) model["sliding_window"]["window"] = keys.whole("sliding_window");
 }
 
+// With a window, every layer has it.
 void read_qwen3_moe(const ConfigKeys& keys, Json& model) {
-  read_some_windows(keys, model);
+  if (keys.flag("use_sliding_window", false)) read_mistral(keys, model);
   keys.only("decoder_sparse_step", 1);
   keys.only("mlp_only_layers", Json::array());
   read_softmax_experts(keys, "moe_intermediate_size", model);

@@ -1,11 +1,12 @@
 #include "attnres/pretrained/fused_experts.h"
 
 #include <ATen/core/Tensor.h>
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <string_view>
 
+#include "attnres/formats/safetensors.h"
 #include "attnres/pretrained/packed_tensors.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
@@ -32,8 +33,9 @@ constexpr const char* kExpertsOf = ".mlp.experts.";
 
 std::vector<int64_t> shape_of_file(const TensorFiles& files, const std::string& name, size_t dims) {
   const std::vector<int64_t>& shape = files.info(name).shape;
-  require(shape.size() == dims && shape[0] > 0, "{}: {} has {} dimensions, expected {}",
-          files.what(), one_line(name), shape.size(), dims);
+  require(shape.size() == dims && shape[0] > 0,
+          "{}: {} has the shape [{}], expected {} sizes, the first above 0", files.what(),
+          one_line(name), fmt::join(shape, ", "), dims);
   return shape;
 }
 
@@ -52,9 +54,12 @@ void check_scales(const TensorFiles& files, const std::string& blocks, const std
   std::vector<int64_t> shape = shape_of_file(files, blocks, 4);
   const bool is_bytes = files.info(blocks).dtype == at::kByte && shape.back() == 16;
   shape.pop_back();
-  require(is_bytes && files.info(scales).dtype == at::kByte && files.info(scales).shape == shape,
-          "{}: {} and {} are not blocks of 16 bytes and a byte for each of them", files.what(),
-          one_line(blocks), one_line(scales));
+  const TensorInfo &of = files.info(blocks), &info = files.info(scales);
+  require(
+      is_bytes && info.dtype == at::kByte && info.shape == shape,
+      "{}: {} is {} [{}], {} is {} [{}]; expected bytes, in blocks of 16, and one for each block",
+      files.what(), one_line(blocks), stored_dtype_name(of.dtype), fmt::join(of.shape, ", "),
+      one_line(scales), stored_dtype_name(info.dtype), fmt::join(info.shape, ", "));
 }
 
 std::vector<MadeTensor> parts_of_map(const std::string& name, const std::string& stem,
@@ -71,6 +76,10 @@ std::vector<MadeTensor> parts_of_map(const std::string& name, const std::string&
     for (int64_t e = 0; e < experts; ++e) {
       made.push_back(packed_expert(ours(e), name, scales, map, e));
     }
+  } else if (end == "_scales") {
+    const std::string blocks = name.substr(0, name.size() - end.size()) + "_blocks";
+    require(files.contains(blocks), "{}: {} is there, but not {}", files.what(), one_line(name),
+            one_line(blocks));
   } else if (end == "_bias") {
     const int64_t experts = shape_of_file(files, name, 2)[0];
     for (int64_t e = 0; e < experts; ++e) {

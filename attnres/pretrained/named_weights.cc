@@ -188,6 +188,19 @@ std::vector<MadeTensor> made_of_softmax_experts(const std::string& name,
   return {};
 }
 
+// What Qwen's files call a tensor, and gpt-oss' where all experts' are one.
+std::string shown_in_softmax_experts(const std::string& name) {
+  const std::string qwens = renamed(FileLayout::softmax_experts, name, /*to_ours=*/false);
+  const size_t at = name.find(".block_sparse_moe.");
+  if (at == std::string::npos) return qwens;
+  const bool is_router = name.find(".gate.", at) != std::string::npos,
+             is_down = name.find(".w2.", at) != std::string::npos;
+  return fmt::format("{} (of gpt-oss: {}.mlp.{})", qwens, name.substr(0, at),
+                     is_router ? "router"
+                     : is_down ? "experts.down_proj"
+                               : "experts.gate_up_proj");
+}
+
 std::vector<int64_t> without_ones(std::vector<int64_t> shape) {
   std::erase(shape, 1);
   return shape;
@@ -205,8 +218,8 @@ std::string shown_names(const std::vector<std::string>& names) {
 }
 
 NamedWeights::NamedWeights(const TensorFiles& weights, const StoredConfig& stored)
-    : weights_(weights) {
-  const FileLayout layout = stored.layout;
+    : weights_(weights), layout_(stored.layout) {
+  const FileLayout layout = layout_;
   std::set<std::string> joined;  // names of the file that are told by another's, or left out
   const std::vector<std::string> names = weights.names();
   for (const std::string& name : names) {
@@ -372,7 +385,8 @@ std::string NamedWeights::quantized_as(const std::string& name) const {
 
 void NamedWeights::check(const std::string& name, const std::vector<int64_t>& expected) const {
   const std::string quantized = quantized_as(name);
-  require(contains(name), "{}: the tensor {} is missing{}", weights_.what(), name,
+  require(contains(name), "{}: the tensor {} is missing{}", weights_.what(),
+          layout_ == FileLayout::softmax_experts ? shown_in_softmax_experts(name) : name,
           quantized.empty() ? "" : ": the file holds it quantized, as " + one_line(quantized));
   const auto& [made, info] = entries_.at(name);
   // Their shape is of what is packed, or their numbers are divided by a scale.

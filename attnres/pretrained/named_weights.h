@@ -73,6 +73,7 @@ class NamedWeights {
   at::Tensor made_of(const MadeTensor& made) const;
 
   const TensorFiles& weights_;
+  FileLayout layout_;
   std::map<std::string, Entry> entries_;  // by our names
   int64_t of_images_ = 0, of_further_tokens_ = 0;
   std::string longer_;  // what is longer than its heads

@@ -79,7 +79,8 @@ READ_MODELS = {
         rope_parameters=rope())),
     "qwen3_moe": lambda sizes: Qwen3MoeForCausalLM(Qwen3MoeConfig(
         **sizes, head_dim=10, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=12,
-        norm_topk_prob=False, rope_parameters=rope())),
+        norm_topk_prob=False, use_sliding_window=True, sliding_window=7,
+        rope_parameters=rope())),
 }  # fmt: skip
 
 # Widths are of blocks of 128 numbers.

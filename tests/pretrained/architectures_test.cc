@@ -66,7 +66,9 @@ const std::vector<Architecture> kArchitectures = {
       {"/layer_types/1", "sliding_attention"}},
      /*read_only=*/true},
     {"mixtral", {{"/sliding_window", 8}, {"/num_experts_per_tok", 1}}, /*read_only=*/true},
-    {"qwen3_moe", {{"/norm_topk_prob", true}, {"/num_experts_per_tok", 3}}, /*read_only=*/true},
+    {"qwen3_moe",
+     {{"/norm_topk_prob", true}, {"/num_experts_per_tok", 3}, {"/sliding_window", 8}},
+     /*read_only=*/true},
 };
 
 class Architectures : public ::testing::TestWithParam<Architecture> {

@@ -11,6 +11,7 @@
 
 #include "attnres/formats/gguf_load.h"
 #include "attnres/formats/gguf_model.h"
+#include "attnres/layers/attention.h"
 #include "attnres/pretrained/model_directory.h"
 #include "attnres/support/config.h"
 #include "tests/formats/changed_gguf.h"
@@ -171,7 +172,11 @@ TEST(ModelsOfTransformers, AreRefusedWhereLlamaCppComputesOthers) {
   EXPECT_THAT(refusal("smollm3_tiny"), HasSubstr("but layer 1 (from 0) is nope"));
   EXPECT_THAT(refusal("gemma3_tiny"), HasSubstr("query_pre_attn_scalar"));
   EXPECT_THAT(refusal("mixtral_tiny"), HasSubstr("computes llama without windows"));
-  EXPECT_THAT(refusal("qwen3_moe_tiny"), HasSubstr("divides their weights by their sum"));
+  EXPECT_THAT(refusal("qwen3_moe_tiny"), HasSubstr("computes qwen3moe with experts without them"));
+  ModelConfig whole = load_model(fixture("qwen3_moe_tiny"))->config();
+  whole.attention = {kGroupedQuery};
+  EXPECT_THAT(message_of<Error>([&] { gguf_architecture(whole); }),
+              HasSubstr("divides their weights by their sum"));
   EXPECT_THAT(refusal("gpt_oss_tiny"), HasSubstr("whose limit is 7"));
 }
 
