@@ -87,6 +87,16 @@ class MiniDecoder(nn.Module):
         return self.norm(x)
 
 
+def sublayers_of(model):
+    """Behind their norms, as functions of what they read."""
+    sublayers = []
+    for layer in model.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        sublayers.append(lambda h, f=attention, g=layer.input_layernorm: f(g(h), scale=0.7)[0])
+        sublayers.append(lambda h, f=mlp, g=layer.post_attention_layernorm: f(g(h)))
+    return sublayers
+
+
 def check_retrofit():
     model, x = MiniDecoder(), torch.randn(2, 5, WIDTH, dtype=torch.float64)
     before, names = model(x), {name for name, _ in model.named_parameters()}
@@ -96,11 +106,7 @@ def check_retrofit():
 
     for parameter in mix.parameters():
         nn.init.normal_(parameter, std=1)
-    sublayers = []
-    for layer in model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        sublayers.append(lambda h, f=attention, g=layer.input_layernorm: f(g(h), scale=0.7)[0])
-        sublayers.append(lambda h, f=mlp, g=layer.post_attention_layernorm: f(g(h)))
+    sublayers = sublayers_of(model)
 
     def attend_counted(sources, query, key_gain, eps=0.1, counted=True):
         values = torch.stack(sources)
@@ -134,11 +140,7 @@ def check_delta():
 
     for parameter in mix.parameters():
         nn.init.normal_(parameter, mean=0.5, std=1)
-    sublayers = []
-    for layer in model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        sublayers.append(lambda h, f=attention, g=layer.input_layernorm: f(g(h), scale=0.7)[0])
-        sublayers.append(lambda h, f=mlp, g=layer.post_attention_layernorm: f(g(h)))
+    sublayers = sublayers_of(model)
     mix.eps = EPS  # that of the model's norms is its own
     expected = nn.RMSNorm(WIDTH, eps=0.1, dtype=torch.float64)(
         naive_delta_inputs(x, sublayers, mix)[-1]
