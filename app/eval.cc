@@ -50,8 +50,9 @@ void run_eval(const EvalOptions& options) {
   require_usage(!options.model.path.empty() || !options.run.empty(),
                 "--model: name the model directory or the run to score with");
   if (!options.run.empty()) require_run("--run", options.run);
-  const OpenedInference opened = open_model(
-      options.model.path.empty() ? ModelOption{options.run} : options.model, options.precision);
+  const OpenedInference opened =
+      open_model(options.model.path.empty() ? ModelOption{.path = options.run} : options.model,
+                 options.precision);
   const bool needs_text =
       !options.data.empty() && !are_tokens({options.data.begin(), options.data.end()});
   const auto tokenizer = needs_text ? opened.tokenizer() : opened.tokenizer_or_ids();

@@ -86,7 +86,7 @@ SamplingDefaults models_own(const GenerateOptions& options, const ModelDirectory
   for (const auto& [name, key] : kModelsOwn) {
     if (!options.sampling_options.at(name)->empty()) given.insert(key);
   }
-  return read_sampling_defaults(model.path(), given);
+  return read_sampling_defaults(model.base(), given);
 }
 
 // An option that is given once for each value.

@@ -26,7 +26,8 @@ std::string describe_tokenizer(const OpenedModel& opened) {
     return fmt::format("{} tokenizer of {}", tokenizer->kind(), tokenizer->vocab_size());
   }
   if (opened.directory.gguf() != nullptr) return "no tokenizer\n" + why;
-  const std::vector<std::filesystem::path> files = tokenizer_files(opened.directory.path());
+  const std::vector<std::filesystem::path> files =
+      tokenizer_files(opened.directory.tokenizer_folder());
   std::string names;
   for (const auto& file : files) names += (names.empty() ? "" : ", ") + file.filename().string();
   return files.empty() ? "no tokenizer"

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "attnres/data/corpus.h"
+#include "attnres/model/merge_low_rank.h"
 #include "attnres/ops/composed.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/parallel/mpi_communicator.h"
@@ -167,11 +168,13 @@ void MachineOptions::apply() const {
 }
 
 CLI::Option* ModelOption::add_to(CLI::App& command) {
-  return add_path(command, "--model PATH", path,
-                  "a model directory, a run's folder (its best checkpoint), a GGUF file, or the "
-                  "name of a "
-                  "model that comes with attnres, such as tiny-shakespeare")
-      ->required();
+  CLI::Option* model =
+      add_path(command, "--model PATH", path,
+               "a model directory, a run's folder (its best checkpoint), a GGUF file, an adapter, "
+               "or the name of a model that comes with attnres, such as tiny-shakespeare");
+  add_path(command, "--adapter DIR", adapter,
+           "what was trained beside this model: an adapter of PEFT or of a run of this program");
+  return model->required();
 }
 
 namespace {
@@ -237,17 +240,23 @@ void print_notes(const ModelDirectory& directory) {
   for (const std::string& note : directory.notes()) fmt::print(stderr, "note: {}\n", note);
 }
 
+ModelDirectory ModelOption::open() const {
+  const std::filesystem::path model = find_model_or_name(path);
+  return adapter.empty() ? ModelDirectory(model) : ModelDirectory(model, find_model(adapter));
+}
+
 OpenedModel open_model(const ModelOption& option) {
-  ModelDirectory directory(find_model_or_name(option.path));
+  ModelDirectory directory = option.open();
   print_notes(directory);
   auto model = directory.load();
+  if (model->config().lora.rank > 0) model = merge_low_rank(*model);
   const int64_t context = directory.context();
   return {{std::move(directory), context}, std::move(model)};
 }
 
 OpenedInference open_model(const ModelOption& option, const PrecisionOption& precision,
                            const MakeInferenceModel& make) {
-  ModelDirectory directory(find_model_or_name(option.path));
+  ModelDirectory directory = option.open();
   print_notes(directory);
   const Precision given = precision.get(directory);
   auto model =
@@ -258,7 +267,7 @@ OpenedInference open_model(const ModelOption& option, const PrecisionOption& pre
 
 LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& precision) {
   return [&](const TensorGroup* group) {
-    const ModelDirectory directory(find_model_or_name(option.path));
+    const ModelDirectory directory = option.open();
     return directory.load(precision.get(directory), /*sites=*/{}, group);
   };
 }

@@ -93,9 +93,11 @@ void require_out_beside(const std::filesystem::path& out, const std::vector<std:
 // Which model: --model, a model directory, a run's folder or a GGUF file. It must be given, unless
 // the option that is returned is made optional.
 struct ModelOption {
-  std::string path;
+  std::string path, adapter = {};
 
+  // --model, which is returned, and --adapter.
   CLI::Option* add_to(CLI::App& command);
+  ModelDirectory open() const;
 };
 
 // In which dtype a model computes, and how its weights are stored: --precision and --weights.
@@ -131,7 +133,7 @@ struct OpenedDirectory {
 // What of the model's files is not read, on standard error: a line each.
 void print_notes(const ModelDirectory& directory);
 
-// With its numbers in float32, each a parameter.
+// With its numbers in float32, each a parameter; what an adapter adds is merged in.
 struct OpenedModel : OpenedDirectory {
   std::unique_ptr<Transformer> model;
 };

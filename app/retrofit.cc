@@ -3,13 +3,16 @@
 
 #include <fmt/core.h>
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "attnres/pretrained/adapter.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/support/error.h"
+#include "attnres/support/file.h"
 
 namespace attnres {
 namespace {
@@ -21,6 +24,7 @@ struct RetrofitOptions {
   std::string mechanism = "attn_res";
   int64_t block_size = 0;  // 0 where it is not given
   bool full = false;
+  bool beside = false;
   std::string out;
 };
 
@@ -37,21 +41,55 @@ Json exact_mixing(const RetrofitOptions& options) {
   return mixing;
 }
 
+// Writes it by `write`, where the two models' numbers are finite.
+void write_retrofitted(const RetrofitOptions& options, const Transformer& before,
+                       const Transformer& model, const std::filesystem::path& path,
+                       const std::function<void()>& write) {
+  const double difference = largest_difference(before, model, kTokensCompared);
+  write_new("--out", options.out, "folder", write);
+  fmt::print(
+      "{}: {} of {} parameters are new; log-probabilities of {} random tokens differ by at most "
+      "{:.1e} from those of {}\n",
+      options.out, model.parameters().count() - before.parameters().count(),
+      model.parameters().count(), kTokensCompared, difference, path.string());
+}
+
+// What is new alone; the model's weights stay as they are stored.
+void retrofit_beside(const RetrofitOptions& options) {
+  const ModelDirectory directory = options.model.open();
+  require_usage(directory.adapter() == nullptr,
+                "--beside: {} has an adapter already; merge it into its model first (attnres "
+                "export)",
+                directory.path().string());
+  print_notes(directory);
+  Precision precision;
+  precision.weights = directory.weight_formats();
+  const auto before = directory.load(precision);
+  require_residual(*before);
+  ModelConfig config = directory.config();
+  config.depth_mixing = DepthMixing(exact_mixing(options), config.mixer_shape());
+  const auto model = directory.load_as(config, /*seed=*/0, precision);
+  const auto is_new = [&](const Parameter& p) {
+    return before->parameters().find(p.site, p.role) == nullptr;
+  };
+  write_retrofitted(options, *before, *model, directory.path(), [&] {
+    write_folder(options.out, [&](const std::filesystem::path& filling) {
+      save_adapter(*model, directory.base(), directory.adapter_layout(), is_new, filling);
+    });
+  });
+}
+
 void run_retrofit(const RetrofitOptions& options) {
   require_usage(options.full != (options.block_size != 0),
                 "retrofit: give --block-size S (in sublayers, two a Transformer layer) or --full");
   require_new("--out", options.out, "folder");
+  if (options.beside) return retrofit_beside(options);
   const OpenedModel opened = open_model(options.model);
   const DepthMixing mixing(exact_mixing(options), opened.model->config().mixer_shape());
   const auto model = retrofit(*opened.model, mixing);
-  const double difference = largest_difference(*opened.model, *model, kTokensCompared);
-  write_new("--out", options.out, "folder",
-            [&] { save_model_folder_like(options.out, *model, opened.directory, opened.context); });
-  fmt::print(
-      "{}: {} of {} parameters are new; log-probabilities of {} random tokens differ by at most "
-      "{:.1e} from those of {}\n",
-      options.out, model->parameters().count() - opened.model->parameters().count(),
-      model->parameters().count(), kTokensCompared, difference, opened.directory.path().string());
+  write_retrofitted(options, *opened.model, *model, opened.directory.path(), [&] {
+    save_model_folder_like(options.out, *model, opened.directory, opened.context);
+  });
   std::string why;
   if (opened.directory.gguf() != nullptr && opened.tokenizer_if_read(&why) == nullptr) {
     fmt::print("no tokenizer: {}\n", why);
@@ -75,7 +113,10 @@ void add_retrofit_command(CLI::App& app) {
   add_whole(command, "--block-size S", options->block_size, {1},
             "with blocks of S sublayers as sources");
   command.add_flag("--full", options->full, "every sublayer's output is a source");
-  add_path(command, "--out DIR", options->out, "the new model directory")->required();
+  command.add_flag("--beside", options->beside,
+                   "write what is new alone, as an adapter of the model, whose weights stay where "
+                   "and as they are, packed ones too");
+  add_path(command, "--out DIR", options->out, "the new model directory, or adapter")->required();
   command.footer(
       "Examples:\n  attnres retrofit --model runs/residual --block-size 4 --out "
       "models/retrofitted\n"

@@ -61,13 +61,13 @@ bool is_of_further_layers(const std::string& name, const StoredConfig& stored) {
 }
 
 // That the file has every tensor of the whole model, and no other but those of layers behind it.
-void check_gguf_tensors(const GgufFile& file, const GgufConfig& config,
-                        const std::vector<GgufSitePart>& parts) {
+// Returns that model, without numbers.
+Transformer check_gguf_tensors(const GgufFile& file, const GgufConfig& config,
+                               const std::vector<GgufSitePart>& parts) {
   const StoredConfig& stored = config.stored;
   // Before a model of this size is planned.
   check_shape(file, "token_embd.weight", {stored.vocab_size, stored.model.width});
-  const Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat,
-                          at::kMeta);
+  Transformer whole(stored.model, stored.vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta);
   std::set<std::string> known;
   for (const GgufSitePart& placed : parts) {
     const std::string& name = placed.part.name;
@@ -79,6 +79,7 @@ void check_gguf_tensors(const GgufFile& file, const GgufConfig& config,
     if (known.contains(name) || is_of_further_layers(name, stored)) continue;
     fail("{}: {} is no tensor of a model that attnres computes", file.path(), one_line(name));
   }
+  return whole;
 }
 
 PartsOfParameters by_parameter(const std::vector<GgufSitePart>& parts) {
@@ -168,15 +169,15 @@ void copy_parts(const Transformer& stage, const Transformer& model) {
 }  // namespace
 
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       const Precision& precision, const SiteSet& sites,
-                                       const TensorGroup* group) {
+                                       const ModelConfig& model_config, const Precision& precision,
+                                       const SiteSet& sites, const TensorGroup* group) {
   const StoredConfig& stored = config.stored;
   const std::vector<GgufSitePart> parts = gguf_parts(stored.model, config.architecture);
-  check_gguf_tensors(file, config, parts);
+  const Transformer in_file = check_gguf_tensors(file, config, parts);
   const PartsOfParameters of = by_parameter(parts);
   const at::NoGradGuard not_recording;
   const auto model_of = [&](const SiteSet& of_sites, const TensorGroup* of_group) {
-    return std::make_unique<Transformer>(stored.model, stored.vocab_size, /*seed=*/std::nullopt,
+    return std::make_unique<Transformer>(model_config, stored.vocab_size, /*seed=*/std::nullopt,
                                          precision, at::kCPU, of_sites, of_group);
   };
   const auto load_whole = [&](const SiteSet& of_sites) {
@@ -184,6 +185,7 @@ std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& c
     const GgufLoader loader(file, *model);
     for (const Parameter& parameter : model->parameters().all()) {
       const auto found = of.find({parameter.site, parameter.role});
+      if (in_file.parameters().find(parameter.site, parameter.role) == nullptr) continue;
       require(found != of.end(), "{}: the file has no place for the parameter {} of site {}",
               file.path(), parameter.role, parameter.site);
       loader.fill(parameter, found->second);

@@ -9,7 +9,8 @@
 
 namespace attnres {
 
-// The stage with these sites of a model of this configuration, which is the file's. A folded
+// The stage with these sites of a model of this configuration, which is the file's, or the file's
+// with parameters added, which then have no numbers yet. A folded
 // pseudo-query becomes the pseudo-query of a key norm with gains of one, a folded gate one of full
 // rank: both compute the same.
 //
@@ -23,7 +24,8 @@ namespace attnres {
 // Throws Error on missing, unknown or wrongly shaped tensors of the whole model, before there is
 // memory for any, and on numbers that are not finite in a tensor of the stage.
 std::unique_ptr<Transformer> load_gguf(const GgufFile& file, const GgufConfig& config,
-                                       const Precision& precision = {}, const SiteSet& sites = {},
+                                       const ModelConfig& model, const Precision& precision = {},
+                                       const SiteSet& sites = {},
                                        const TensorGroup* group = nullptr);
 
 // The formats that keep each weight as the file stores it. One that is made of several tensors, or

@@ -73,7 +73,9 @@ class GgufTensors {
   std::vector<GgufTensor> tensors_;
 };
 
-std::vector<GgufTensor> tensors_of(const Transformer& model, const GgufFileType& type) {
+}  // namespace
+
+std::vector<GgufTensor> gguf_tensors(const Transformer& model, const GgufFileType& type) {
   GgufTensors tensors(model, type);
   for (const GgufSitePart& part :
        gguf_parts(model.config(), gguf_layout(model.config()).architecture)) {
@@ -82,7 +84,7 @@ std::vector<GgufTensor> tensors_of(const Transformer& model, const GgufFileType&
   return tensors.all();
 }
 
-GgufMetadata metadata_of(const Transformer& model, int64_t context, const GgufFileType& type) {
+GgufMetadata gguf_metadata(const Transformer& model, int64_t context, const GgufFileType& type) {
   const ModelConfig& config = model.config();
   const GgufLayout& layout = gguf_layout(config);
   GgufKeys keys(layout.name);
@@ -104,17 +106,15 @@ GgufMetadata metadata_of(const Transformer& model, int64_t context, const GgufFi
   return metadata;
 }
 
-}  // namespace
-
 std::string gguf_architecture(const ModelConfig& config) {
   return gguf_layout(config).name;
 }
 
 void save_gguf(const Transformer& model, const std::filesystem::path& path, int64_t context,
                const GgufMetadata& tokenizer, const GgufFileType& type) {
-  GgufMetadata metadata = metadata_of(model, context, type);
+  GgufMetadata metadata = gguf_metadata(model, context, type);
   metadata.insert(metadata.end(), tokenizer.begin(), tokenizer.end());
-  write_gguf(path, metadata, tensors_of(model, type));
+  write_gguf(path, metadata, gguf_tensors(model, type));
 }
 
 }  // namespace attnres

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "attnres/formats/gguf_file_type.h"
 #include "attnres/model/transformer.h"
@@ -38,5 +39,10 @@ std::string gguf_architecture(const ModelConfig& config);
 // gguf_architecture and write_gguf do.
 void save_gguf(const Transformer& model, const std::filesystem::path& path, int64_t context,
                const GgufMetadata& tokenizer, const GgufFileType& type);
+
+// What such a file has: its keys, but the tokenizer's, and its tensors, whose numbers may be
+// others.
+GgufMetadata gguf_metadata(const Transformer& model, int64_t context, const GgufFileType& type);
+std::vector<GgufTensor> gguf_tensors(const Transformer& model, const GgufFileType& type);
 
 }  // namespace attnres

@@ -159,12 +159,14 @@ Json write_model(FileLayout layout, const ModelConfig& model) {
     case FileLayout::attnres:
       break;
   }
+  Json own = write_config(model);
+  if (model.lora.rank == 0) own.erase("lora");
   return {{"architectures", Json::array({"AttnResForCausalLM"})},
           {"model_type", "attnres"},
           {"auto_map",
            {{"AutoConfig", "modeling_attnres.AttnResConfig"},
             {"AutoModelForCausalLM", "modeling_attnres.AttnResForCausalLM"}}},
-          {"attnres", write_config(model)}};
+          {"attnres", own}};
 }
 
 // What the text model's configuration leaves to that around it.

@@ -3,6 +3,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
+#include <string>
+#include <string_view>
+
 #include "attnres/formats/paired_rows.h"
 #include "attnres/layers/latent_attention.h"
 
@@ -26,8 +29,14 @@ StoredForm stored_form(FileLayout layout, const ModelConfig& model, const Parame
   if (layout != FileLayout::deepseek_v3) return {};
   const LatentAttentionSettings& latent = model.settings<LatentAttentionSettings>();
   const int64_t pairs = latent.shared_key_width / 2;
-  if (parameter.role == "kv_a_proj_with_mqa") return paired({1, latent.kv_rank, pairs});
-  const bool is_query = parameter.role == "q_proj" || parameter.role == "q_b_proj";
+  std::string role = parameter.role;
+  if (is_low_rank(parameter)) {
+    // Whose outputs are those of the map that it is beside.
+    if (role.ends_with(kLowRankIn)) return {};
+    role.resize(role.size() - std::string_view(kLowRankOut).size());
+  }
+  if (role == "kv_a_proj_with_mqa") return paired({1, latent.kv_rank, pairs});
+  const bool is_query = role == "q_proj" || role == "q_b_proj";
   return is_query ? paired({model.heads, latent.key_width, pairs}) : StoredForm{};
 }
 

@@ -84,7 +84,7 @@ struct TextEngine::Parts {
         engine(model, with_context_of(directory, settings)),
         description(describe(path, model, tokenizer.get(), chat)) {
     if (!generation_config) return;
-    const SamplingDefaults sampling = read_sampling_defaults(directory.path());
+    const SamplingDefaults sampling = read_sampling_defaults(directory.base());
     sampling.apply_to(description.sampling);
     description.sampling_said = sampling.description();
   }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "attnres/layers/versioned_copy.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/parameters/parameters.h"
 
@@ -29,14 +30,13 @@ class ProductWeight {
   // As a map of x takes it.
   MapWeight for_map_of(const at::Tensor& x) const;
   const PackedMatrix& packed() const { return packed_; }
+  int64_t version() const;  // grows with every change of the weight
 
  private:
-  struct Copy;
-
   at::Tensor whole_;
   PackedMatrix packed_;
   std::vector<at::Tensor> parameters_;
-  std::shared_ptr<Copy> copy_;
+  std::shared_ptr<VersionedCopy> copy_;
 };
 
 }  // namespace attnres

@@ -12,6 +12,7 @@
 #include "attnres/layers/activation.h"
 #include "attnres/layers/attention.h"
 #include "attnres/layers/layer_place.h"
+#include "attnres/layers/low_rank_map.h"
 #include "attnres/layers/rope_scaling.h"
 #include "attnres/support/config_key.h"
 #include "attnres/support/json.h"
@@ -43,6 +44,7 @@ struct ModelConfig {
   double embedding_scale = 1;
   double init_std = 0.02;
   bool tie_embeddings = false;
+  LoraSettings lora;
   DepthMixing depth_mixing;
 
   template <class V>
@@ -81,6 +83,7 @@ struct ModelConfig {
       "by which token embeddings are multiplied; the head's are not", more_than(0));
     v("init_std", init_std, "standard deviation with which maps and embeddings start", at_least(0));
     v("tie_embeddings", tie_embeddings, "whether the head's weights are the embeddings");
+    v("lora", lora, "maps of low rank beside those of a model, whose own stay (LoRA)");
   }
 
   // That member, or what is written for it.

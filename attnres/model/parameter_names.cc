@@ -37,6 +37,13 @@ HuggingFaceNames with_layers(HuggingFaceNames names, const std::vector<LayerKind
   return names;
 }
 
+constexpr std::string_view kWeight = ".weight";
+
+// Of a map, by the name of its weight.
+std::string map_name(const std::string& weight) {
+  return weight.substr(0, weight.size() - kWeight.size());
+}
+
 // The name as a list has it; empty where other programs do not have the role.
 std::string listed_name(int site, const std::string& role, int sublayers) {
   static const HuggingFaceNames at_attention = with_layers(kAtAttention, attention_kinds()),
@@ -45,11 +52,24 @@ std::string listed_name(int site, const std::string& role, int sublayers) {
   const HuggingFaceNames& names = site == sublayers ? kAtOutput
                                   : site % 2 == 0   ? at_attention
                                                     : at_feed_forward;
+  for (const char* low_rank : {kLowRankIn, kLowRankOut}) {
+    if (!role.ends_with(low_rank)) continue;
+    const std::string of = role.substr(0, role.size() - std::string_view(low_rank).size());
+    const auto name = names.find(of);
+    return name == names.end() ? "" : map_name(name->second) + low_rank + std::string(kWeight);
+  }
   const auto name = names.find(role);
   return name == names.end() ? "" : name->second;
 }
 
 }  // namespace
+
+std::string module_name(int site, const std::string& role, int sublayers) {
+  Parameter map;
+  map.site = site;
+  map.role = role;
+  return map_name(hugging_face_name(map, sublayers));
+}
 
 std::string hugging_face_name(const Parameter& parameter, int sublayers, int64_t expert) {
   const int site = parameter.site;

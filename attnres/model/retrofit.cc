@@ -33,12 +33,16 @@ std::unique_ptr<Transformer> copied_into(const Transformer& model, const DepthMi
 
 }  // namespace
 
-std::unique_ptr<Transformer> retrofit(const Transformer& residual, const DepthMixing& mixing) {
-  const ModelConfig& config = residual.config();
+void require_residual(const Transformer& model) {
+  const ModelConfig& config = model.config();
   require(config.is_residual(),
           "retrofit: this model's depth mixing is {}; only a model with plain residual connections "
           "can become another without changing what it computes",
           config.depth_mixing.name());
+}
+
+std::unique_ptr<Transformer> retrofit(const Transformer& residual, const DepthMixing& mixing) {
+  require_residual(residual);
   return copied_into(residual, mixing);
 }
 

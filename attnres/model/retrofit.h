@@ -12,10 +12,12 @@
 
 namespace attnres {
 
+// Throws Error when the model's connections are not plain residual ones.
+void require_residual(const Transformer& model);
+
 // Every parameter is copied; those that are new start where their mechanism says. Equal log-
 // probabilities follow for attn_res and block_attn_res with norm_eps per_source_count, and for
-// delta_attn_res with gate zero. Throws Error when the model's connections are not plain residual
-// ones.
+// delta_attn_res with gate zero. Throws Error as require_residual.
 std::unique_ptr<Transformer> retrofit(const Transformer& residual, const DepthMixing& mixing);
 
 // The same parameters under other settings of depth mixing. Throws Error where the two do not have

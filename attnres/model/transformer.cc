@@ -7,18 +7,22 @@
 #include <ATen/ops/mul.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "attnres/layers/layer_place.h"
 #include "attnres/layers/normed_output.h"
 #include "attnres/layers/tensor_parallel.h"
 #include "attnres/model/layer_kind.h"
+#include "attnres/model/parameter_names.h"
 #include "attnres/model/recompute.h"
 #include "attnres/ops/linear_cross_entropy/linear_cross_entropy.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
+#include "attnres/support/format.h"
 
 namespace attnres {
 namespace {
@@ -105,6 +109,42 @@ class PastAutograd {
   std::optional<at::AutoDispatchBelowADInplaceOrView> guard_;
 };
 
+// Whether the map of this name is one of the targets, as PEFT reads them.
+bool is_target(const std::string& module, const std::string& target) {
+  return target == kAllLinear || module == target || module.ends_with("." + target);
+}
+
+LowRank low_rank_of(const ModelConfig& config) {
+  const LoraSettings& lora = config.lora;
+  if (lora.rank == 0) return {};
+  return {.rank = lora.rank,
+          .scale = lora.scale(),
+          .is_beside = [targets = lora.targets, L = config.sublayers()](int site,
+                                                                        const std::string& role) {
+            const std::string module = module_name(site, role, L);
+            return std::any_of(targets.begin(), targets.end(), [&](const std::string& target) {
+              return is_target(module, target);
+            });
+          }};
+}
+
+// Throws UsageError where a target is no map of the whole model's.
+void require_targets(const ParameterRegistry& parameters, const ModelConfig& config) {
+  std::set<std::string> modules;
+  for (const Parameter& p : parameters.all()) {
+    if (!p.role.ends_with(kLowRankIn)) continue;
+    const size_t length = p.role.size() - std::string_view(kLowRankIn).size();
+    modules.insert(module_name(p.site, p.role.substr(0, length), config.sublayers()));
+  }
+  for (const std::string& target : config.lora.targets) {
+    require_usage(std::any_of(modules.begin(), modules.end(),
+                              [&](const std::string& module) { return is_target(module, target); }),
+                  "model.lora.targets: {} is no map of this model's attention or feed-forward "
+                  "(those of routed experts have none beside them); {} takes all",
+                  one_line(target), kAllLinear);
+  }
+}
+
 int64_t count_targets(const at::Tensor& targets) {
   return targets.ne(-100).sum().item<int64_t>();
 }
@@ -117,8 +157,10 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
     : config_(config),
       vocab_size_(vocab_size),
       sites_(within(sites, config.sublayers())),
-      parameters_(precision, seed, device, sites_, group) {
+      parameters_(precision, seed, device, sites_, group, low_rank_of(config)) {
   require_equal_parts(config, parameters_.part().size);
+  require_usage(config.lora.rank == 0 || group == nullptr,
+                "model.lora: processes of a tensor group do not share its maps; use one process");
   const int L = config.sublayers();
   const Init init = Init::normal(config.init_std);
   embedding_ = ProductWeight(parameters_.add_weight(
@@ -141,6 +183,7 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
               ? embedding_
               : ProductWeight(parameters_.add_weight(L, "head", ParameterKind::head,
                                                      {vocab_size, config.width}, init));
+  if (config.lora.rank > 0 && sites_.has_all({0, L + 1})) require_targets(parameters_, config);
 }
 
 void Transformer::require_sites(int first, int last) const {

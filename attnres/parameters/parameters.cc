@@ -97,8 +97,16 @@ bool has_weight_decay(ParameterKind kind) {
   return kind == ParameterKind::matrix || kind == ParameterKind::head;
 }
 
+bool has_weight_format(ParameterKind kind) {
+  return has_weight_decay(kind) || kind == ParameterKind::embedding;
+}
+
 bool is_differentiated(ParameterKind kind) {
   return kind != ParameterKind::router_bias;
+}
+
+bool is_low_rank(const Parameter& parameter) {
+  return parameter.role.ends_with(kLowRankIn) || parameter.role.ends_with(kLowRankOut);
 }
 
 bool SiteSet::has(int site) const {
@@ -256,18 +264,24 @@ void ParameterRegistry::keep(Parameter parameter, const Init& init) {
                      there->second == of_a_mixer->second;
   require(there == places_.end() || takes, "parameter {} of site {} is defined twice", role, site);
   if (takes) parameters_[there->second].role = kMixersRole + role;
-  require(!packed.defined() || !seed_.has_value(),
-          "packed weights are for inference: parameter {} of site {} cannot start anew", role,
-          site);
-  if (seed_.has_value() && !device_.is_meta()) {
-    initialise(tensor, init, RandomStream(*seed_, fmt::format("parameter.{}.{}", site, role)),
-               PartIndex(part(), cut_dimension(parameter), tensor.sizes()));
-  }
+  inits_.push_back(init);
+  if (seed_.has_value() && !device_.is_meta()) start(parameter, *seed_);
   tensor.set_requires_grad(is_differentiated(kind) && !packed.defined());
   count_ += tensor.numel();
   places_[{site, role}] = parameters_.size();
   if (is_mixers) places_[{site, kMixersRole + role}] = parameters_.size();
   parameters_.push_back(std::move(parameter));
+}
+
+void ParameterRegistry::start(const Parameter& parameter, uint64_t seed) const {
+  const auto& [site, role, kind, tensor, shard, used_at, packed] = parameter;
+  require(!packed.defined(), "packed weights are read: parameter {} of site {} cannot start anew",
+          role, site);
+  const auto place = places_.find({site, role});
+  const size_t index = place == places_.end() ? parameters_.size() : place->second;
+  initialise(tensor, inits_.at(index),
+             RandomStream(seed, fmt::format("parameter.{}.{}", site, role)),
+             PartIndex(part(), cut_dimension(parameter), tensor.sizes()));
 }
 
 const Parameter* ParameterRegistry::find(int site, const std::string& role) const {

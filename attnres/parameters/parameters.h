@@ -37,6 +37,8 @@ enum class ParameterKind {
 
 // Weight decay applies to linear maps only.
 bool has_weight_decay(ParameterKind kind);
+// Whether it may be stored in a format (ParameterRegistry::add_weight), if it is a layer's map.
+bool has_weight_format(ParameterKind kind);
 // Whether gradients move it.
 bool is_differentiated(ParameterKind kind);
 
@@ -118,6 +120,16 @@ struct MatrixRole {
   Shard shard = Shard::none;
 };
 
+// Which maps of a model have low-rank ones beside them (layers/low_rank_map.h).
+struct LowRank {
+  int64_t rank = 0;  // 0: none has
+  double scale = 1;
+  std::function<bool(int site, const std::string& role)> is_beside = {};
+};
+// What a role is called beside that of its map: "q_proj.lora_A".
+inline constexpr const char *kLowRankIn = ".lora_A", *kLowRankOut = ".lora_B";
+bool is_low_rank(const Parameter& parameter);
+
 // The numbers of the stages, or of processes, that hold a parameter, in their order: those that
 // have a site which uses it. Where there are several, their tensors are copies of one parameter:
 // its gradient is the sum of theirs, and it counts once in a norm of all gradients, at the first.
@@ -130,12 +142,13 @@ class ParameterRegistry {
   // planning. What none of `sites` uses is not kept. Of a group's process, which must not outlive
   // the group, it keeps parts, while shapes and starting values are given of the whole.
   ParameterRegistry(Precision precision, std::optional<uint64_t> seed, at::Device device = at::kCPU,
-                    SiteSet sites = {}, const TensorGroup* group = nullptr)
+                    SiteSet sites = {}, const TensorGroup* group = nullptr, LowRank low_rank = {})
       : precision_(std::move(precision)),
         seed_(seed),
         device_(device),
         sites_(std::move(sites)),
-        group_(group) {}
+        group_(group),
+        low_rank_(std::move(low_rank)) {}
 
   // Makes and keeps a parameter, which starts as `init` says where there is a seed; `used_at` are
   // the sites that compute with it, its own alone if there are none. Undefined, and nothing is
@@ -155,6 +168,9 @@ class ParameterRegistry {
   // and each is a weight of its own, where one of them is packed.
   at::Tensor add_joined(int site, int64_t inputs, const std::vector<MatrixRole>& roles);
 
+  // Gives one of these the starting value that it would have had with this seed; it is not packed.
+  void start(const Parameter& parameter, uint64_t seed) const;
+
   const std::deque<Parameter>& all() const { return parameters_; }
   // The parameter at a site with a role, or nullptr.
   const Parameter* find(int site, const std::string& role) const;
@@ -163,6 +179,7 @@ class ParameterRegistry {
   Precision precision() const { return precision_; }   // of them, and of what layers exchange
   const TensorGroup* group() const { return group_; }  // null: parameters are whole
   TensorPart part() const { return group_ == nullptr ? TensorPart() : group_->part(); }
+  const LowRank& low_rank() const { return low_rank_; }
 
  private:
   at::Tensor allocate(int site, const std::string& role, at::IntArrayRef shape,
@@ -181,7 +198,9 @@ class ParameterRegistry {
   at::Device device_;
   SiteSet sites_;
   const TensorGroup* group_;
+  LowRank low_rank_;
   std::deque<Parameter> parameters_;
+  std::vector<Init> inits_;                               // of these
   std::map<std::pair<int, std::string>, size_t> places_;  // in parameters_, by site and role
   int64_t count_ = 0;
 };

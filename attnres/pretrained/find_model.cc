@@ -4,6 +4,7 @@
 #include "attnres/formats/gguf_split.h"
 #include "attnres/formats/other_files.h"
 #include "attnres/formats/tensor_files.h"
+#include "attnres/pretrained/adapter.h"
 #include "attnres/pretrained/directory_files.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -43,11 +44,12 @@ fs::path find_model(const fs::path& path) {
           path_exists(folder.parent_path() / kConfigFile)
               ? fmt::format("; did you mean its folder, {}?", folder.parent_path().string())
               : what_a_file_is(folder));
+  if (is_adapter_folder(folder)) return path;
   const bool has_config = path_exists(folder / kConfigFile);
   if (has_config && has_tensor_files(folder)) return path;
   for (const char* name : {"best", "last"}) {
     const fs::path checkpoint = path / "checkpoints" / name;
-    if (path_exists(checkpoint / kConfigFile)) return checkpoint;
+    if (path_exists(checkpoint / kConfigFile) || is_adapter_folder(checkpoint)) return checkpoint;
   }
   // GGUF files are published beside the configuration of what they were made from.
   if (const auto gguf = is_run ? std::nullopt : gguf_in_folder(path)) return *gguf;

@@ -21,8 +21,10 @@
 #include "attnres/model/device_copy.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
+#include "attnres/pretrained/adapter.h"
 #include "attnres/pretrained/chat_template_files.h"
 #include "attnres/pretrained/directory_files.h"
+#include "attnres/pretrained/find_model.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
 #include "attnres/pretrained/named_weights.h"
 #include "attnres/support/compute_device.h"
@@ -228,24 +230,28 @@ class FolderReader {
   const Transformer& model_;
 };
 
-// `whole` is all of the model, without numbers.
+// `whole` is all of the files' model, without numbers; `config` may add parameters to it, which
+// have none yet.
 std::unique_ptr<Transformer> load_folder(const TensorFiles& files, const NamedWeights& weights,
                                          const StoredConfig& stored, const Transformer& whole,
-                                         const Precision& precision, const SiteSet& sites,
-                                         const TensorGroup* group) {
+                                         const ModelConfig& config, const Precision& precision,
+                                         const SiteSet& sites, const TensorGroup* group) {
   check_tensors(weights, whole);
   auto model =
-      std::make_unique<Transformer>(stored.model, stored.vocab_size,
+      std::make_unique<Transformer>(config, stored.vocab_size,
                                     /*seed=*/std::nullopt, precision, at::kCPU, sites, group);
   const FolderReader reader(weights, stored, *model);
+  std::vector<const Parameter*> in_files;
   std::vector<std::string> names;
   for (const Parameter& parameter : model->parameters().all()) {
+    if (whole.parameters().find(parameter.site, parameter.role) == nullptr) continue;
+    in_files.push_back(&parameter);
     const std::vector<std::string> of = reader.file_names(parameter);
     names.insert(names.end(), of.begin(), of.end());
   }
   // A checksum goes from number to number: one thread takes it while others copy.
   auto verified = std::async(std::launch::async, [&] { files.verify(names); });
-  for (const Parameter& parameter : model->parameters().all()) reader.fill(parameter);
+  for (const Parameter* parameter : in_files) reader.fill(*parameter);
   verified.get();
   return model;
 }
@@ -273,6 +279,11 @@ WeightFormats formats_of_folder(const NamedWeights& weights, const StoredConfig&
   return WeightFormats(std::move(formats));
 }
 
+std::unique_ptr<Transformer> on_compute_device(std::unique_ptr<Transformer> model) {
+  if (compute_device().is_cpu()) return model;
+  return copy_to_device(*model, compute_device());
+}
+
 }  // namespace
 
 // A folder's model without numbers, whose parameters say what its files have to hold.
@@ -282,16 +293,39 @@ struct ModelDirectory::Whole {
 };
 
 ModelDirectory::ModelDirectory(const fs::path& path)
-    : path_(path), whole_(std::make_unique<Whole>()) {
-  if (is_gguf_file(path)) {
-    gguf_ = std::make_unique<GgufFile>(path);
+    : path_(path), base_path_(path), whole_(std::make_unique<Whole>()) {
+  if (is_adapter_folder(path)) {
+    adapter_ = std::make_unique<Adapter>(path);
+    base_path_ = find_model(adapter_->model());
+  }
+  open_base();
+}
+
+ModelDirectory::ModelDirectory(const fs::path& path, const fs::path& adapter)
+    : path_(adapter),
+      base_path_(path),
+      adapter_(std::make_unique<Adapter>(adapter)),
+      whole_(std::make_unique<Whole>()) {
+  open_base();
+}
+
+void ModelDirectory::open_base() {
+  require(
+      !is_adapter_folder(base_path_),
+      "{}: is an adapter itself; merge it into its model first: attnres export --model {} --out "
+      "DIR",
+      base_path_.string(), base_path_.string());
+  if (is_gguf_file(base_path_)) {
+    gguf_ = std::make_unique<GgufFile>(base_path_);
     gguf_config_ = std::make_unique<GgufConfig>(read_gguf_config(*gguf_));
     stored_ = gguf_config_->stored;
   } else {
-    stored_ = read_stored_config(path);
-    files_ = std::make_unique<TensorFiles>(path);
+    stored_ = read_stored_config(base_path_);
+    files_ = std::make_unique<TensorFiles>(base_path_);
     weights_ = std::make_unique<NamedWeights>(*files_, stored_);
   }
+  files_model_ = stored_.model;
+  if (adapter_) stored_.model = adapter_->adapted(stored_.model);
 }
 
 ModelDirectory::ModelDirectory(ModelDirectory&&) noexcept = default;
@@ -301,7 +335,7 @@ ModelDirectory::~ModelDirectory() = default;
 const Transformer& ModelDirectory::whole() const {
   std::call_once(whole_->made, [&] {
     check_dimensions(*weights_, stored_);
-    whole_->model = std::make_unique<Transformer>(stored_.model, stored_.vocab_size,
+    whole_->model = std::make_unique<Transformer>(files_model_, stored_.vocab_size,
                                                   /*seed=*/std::nullopt, at::kFloat, at::kMeta);
   });
   return *whole_->model;
@@ -315,19 +349,42 @@ std::vector<std::string> ModelDirectory::notes() const {
   if (const std::string note = weights_->note(); !note.empty()) notes.push_back(note);
   if (!stored_.misspelled.empty()) {
     notes.push_back(fmt::format("{}: not read, and perhaps misspelled: {}",
-                                (path_ / "config.json").string(),
+                                (base_path_ / "config.json").string(),
                                 fmt::join(stored_.misspelled, ", ")));
   }
   return notes;
 }
 
 WeightFormats ModelDirectory::weight_formats() const {
-  if (gguf_) return gguf_weight_formats(*gguf_, *gguf_config_);
-  return weights_->has_packed() ? formats_of_folder(*weights_, stored_, whole()) : WeightFormats();
+  return gguf_ || weights_->has_packed() ? stored_formats() : WeightFormats();
+}
+
+WeightFormats ModelDirectory::stored_formats() const {
+  const WeightFormats of_files = gguf_ ? gguf_weight_formats(*gguf_, *gguf_config_)
+                                       : formats_of_folder(*weights_, stored_, whole());
+  if (!adapter_) return of_files;
+  // What the adapter has is not rounded.
+  WeightFormats::OfWeights kept;
+  const Transformer shapes(stored_.model, stored_.vocab_size, /*seed=*/std::nullopt, at::kFloat,
+                           at::kMeta);
+  for (const Parameter& p : shapes.parameters().all()) {
+    if (adapter_->has(p, shapes.sublayers())) continue;
+    kept[{p.site, p.role}] = of_files.of(p.site, p.role);
+  }
+  return WeightFormats(std::move(kept));
+}
+
+FileLayout ModelDirectory::adapter_layout() const {
+  return gguf_ ? layout_of(files_model_) : stored_.layout;
+}
+
+const fs::path& ModelDirectory::tokenizer_folder() const {
+  return adapter_ && !tokenizer_files(path_).empty() ? path_ : base_path_;
 }
 
 std::unique_ptr<Tokenizer> ModelDirectory::tokenizer() const {
-  return gguf_ ? read_gguf_tokenizer(*gguf_) : load_tokenizer(path_);
+  const fs::path& folder = tokenizer_folder();
+  return gguf_ && folder == base_path_ ? read_gguf_tokenizer(*gguf_) : load_tokenizer(folder);
 }
 
 std::unique_ptr<Tokenizer> ModelDirectory::tokenizer_if_read(std::string* why) const {
@@ -342,7 +399,7 @@ std::unique_ptr<Tokenizer> ModelDirectory::tokenizer_if_read(std::string* why) c
 std::unique_ptr<Tokenizer> ModelDirectory::ids() const {
   IdsTokenizer::Files files;
   if (!gguf_) {
-    for (const fs::path& file : tokenizer_files(path_)) {
+    for (const fs::path& file : tokenizer_files(tokenizer_folder())) {
       files.emplace_back(file.filename().string(), read_file(file));
     }
   }
@@ -352,7 +409,7 @@ std::unique_ptr<Tokenizer> ModelDirectory::ids() const {
 }
 
 ChatTemplate ModelDirectory::chat_template() const {
-  return gguf_ ? read_chat_template(*gguf_) : read_chat_template(path_);
+  return gguf_ ? read_chat_template(*gguf_) : read_chat_template(base_path_);
 }
 
 std::vector<int64_t> ModelDirectory::ends(const Tokenizer* tokenizer) const {
@@ -367,12 +424,41 @@ std::vector<int64_t> ModelDirectory::ends(const Tokenizer* tokenizer) const {
 
 std::unique_ptr<Transformer> ModelDirectory::load(const Precision& precision, const SiteSet& sites,
                                                   const TensorGroup* group) const {
-  auto model = gguf_ ? load_gguf(*gguf_, *gguf_config_, precision, sites, group)
-                     : load_folder(*files_, *weights_, stored_, whole(), precision, sites, group);
+  if (adapter_) {
+    require_usage(
+        group == nullptr,
+        "{}: processes of a tensor group do not share an adapter; merge it into its model "
+        "first (attnres export), or use one process",
+        path_.string());
+    return load_as(stored_.model, /*seed=*/0, precision, sites);
+  }
+  return on_compute_device(load_files(stored_.model, precision, sites, group));
+}
+
+std::unique_ptr<Transformer> ModelDirectory::load_as(const ModelConfig& model, uint64_t seed,
+                                                     const Precision& precision,
+                                                     const SiteSet& sites) const {
+  auto loaded = load_files(model, precision, sites, /*group=*/nullptr);
+  const Transformer in_files(files_model_, stored_.vocab_size, /*seed=*/std::nullopt, at::kFloat,
+                             at::kMeta);
+  for (const Parameter& parameter : loaded->parameters().all()) {
+    const bool is_added = in_files.parameters().find(parameter.site, parameter.role) == nullptr;
+    if (is_added) loaded->parameters().start(parameter, seed);
+  }
+  if (adapter_) adapter_->fill(*loaded, adapter_layout());
+  return on_compute_device(std::move(loaded));
+}
+
+std::unique_ptr<Transformer> ModelDirectory::load_files(const ModelConfig& config,
+                                                        const Precision& precision,
+                                                        const SiteSet& sites,
+                                                        const TensorGroup* group) const {
+  auto model =
+      gguf_ ? load_gguf(*gguf_, *gguf_config_, config, precision, sites, group)
+            : load_folder(*files_, *weights_, stored_, whole(), config, precision, sites, group);
   // Checking read all of them, and what a model keeps it copied, or maps of a GGUF file.
   gguf_ ? gguf_->release_pages() : files_->release_pages();
-  if (compute_device().is_cpu()) return model;
-  return copy_to_device(*model, compute_device());
+  return model;
 }
 
 std::unique_ptr<Transformer> load_model(const fs::path& path, const Precision& precision,

@@ -9,7 +9,8 @@
 // Hugging Face's names (model/parameter_names.h); a tied head is not stored.
 //
 // A GGUF file of one of formats/gguf_layouts.h takes the place of a folder (formats/gguf_load.h),
-// with the tokenizer in it. save_model.h writes folders.
+// with the tokenizer in it. save_model.h writes folders. An adapter's folder (adapter.h) is the
+// model that it says it is of, with what it adds.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,7 @@
 
 namespace attnres {
 
+class Adapter;
 class GgufFile;
 class NamedWeights;
 struct GgufConfig;
@@ -38,11 +40,21 @@ class ModelDirectory {
   // configuration that this program cannot run exactly, and on weights that are not there or whose
   // files' headers are damaged. find_model says where a run has its model.
   explicit ModelDirectory(const std::filesystem::path& path);
+  // The same with what the adapter in this folder adds.
+  ModelDirectory(const std::filesystem::path& path, const std::filesystem::path& adapter);
   ModelDirectory(ModelDirectory&&) noexcept;
   ModelDirectory& operator=(ModelDirectory&&) noexcept;
   ~ModelDirectory();
 
   const std::filesystem::path& path() const { return path_; }
+  // Where the whole model lies: the same, or what an adapter adds to.
+  const std::filesystem::path& base() const { return base_path_; }
+  // Null where nothing is added.
+  const Adapter* adapter() const { return adapter_.get(); }
+  // By whose names, and in which form, an adapter's files have parameters.
+  FileLayout adapter_layout() const;
+  // The folder with a tokenizer's files: the adapter's if it has some.
+  const std::filesystem::path& tokenizer_folder() const;
   // The file in the place of a folder, or null.
   const GgufFile* gguf() const { return gguf_.get(); }
   // A folder's weights, or null.
@@ -63,6 +75,8 @@ class ModelDirectory {
   // How the file stores each weight (gguf_weight_formats), or the folder those that it holds
   // quantized (packed_tensors.h); f32 of others.
   WeightFormats weight_formats() const;
+  // The same, with bfloat16 and float16 weights as they are stored too.
+  WeightFormats stored_formats() const;
 
   // Throws UnreadTokenizer as load_tokenizer and read_gguf_tokenizer do.
   std::unique_ptr<Tokenizer> tokenizer() const;
@@ -85,16 +99,26 @@ class ModelDirectory {
   // process of a tensor group its parts, for which each tensor is read whole.
   std::unique_ptr<Transformer> load(const Precision& precision = {}, const SiteSet& sites = {},
                                     const TensorGroup* group = nullptr) const;
+  // As a model of this configuration, which is config() with parameters added: those start as this
+  // seed says. By one process.
+  std::unique_ptr<Transformer> load_as(const ModelConfig& model, uint64_t seed,
+                                       const Precision& precision = {},
+                                       const SiteSet& sites = {}) const;
 
  private:
   struct Whole;
+  std::unique_ptr<Transformer> load_files(const ModelConfig& model, const Precision& precision,
+                                          const SiteSet& sites, const TensorGroup* group) const;
+  void open_base();
   // Made where it is first asked for. Throws Error where the files are not of its size.
   const Transformer& whole() const;
 
-  std::filesystem::path path_;
+  std::filesystem::path path_, base_path_;
+  std::unique_ptr<const Adapter> adapter_;
   std::unique_ptr<const GgufFile> gguf_;
   std::unique_ptr<const GgufConfig> gguf_config_;
-  StoredConfig stored_;
+  ModelConfig files_model_;  // the whole model that the files have
+  StoredConfig stored_;      // with what an adapter adds
   std::unique_ptr<const TensorFiles> files_;
   std::unique_ptr<const NamedWeights> weights_;
   std::unique_ptr<Whole> whole_;

@@ -12,6 +12,7 @@
 #include "attnres/model/parameter_names.h"
 #include "attnres/pretrained/directory_files.h"
 #include "attnres/pretrained/named_weights.h"
+#include "attnres/support/error.h"
 #include "attnres/support/file.h"
 
 namespace attnres {
@@ -59,6 +60,9 @@ void keep_unused(const ModelDirectory& like, at::ScalarType dtype, NamedTensors&
 // Throws where the layout has no such model.
 Json config_json(const Transformer& model, int64_t context, const DocumentIds& document_ids,
                  at::ScalarType dtype, std::optional<FileLayout> layout) {
+  require(model.config().lora.rank == 0,
+          "save_model: a model with maps of low rank is saved as an adapter (save_adapter), or "
+          "after merge_low_rank");
   return to_config_json({model.config(), model.vocab_size(), context, document_ids,
                          layout.value_or(layout_of(model.config()))},
                         dtype);
@@ -77,7 +81,7 @@ DocumentIds StoredGeneration::ids_with(const Tokenizer& tokenizer) const {
 
 StoredGeneration stored_generation(const ModelDirectory& directory) {
   StoredGeneration generation{directory.stored().document_ids};
-  const fs::path file = directory.path() / kGenerationFile;
+  const fs::path file = directory.base() / kGenerationFile;
   if (directory.gguf() == nullptr && path_exists(file)) generation.config_json = read_file(file);
   return generation;
 }
@@ -148,7 +152,7 @@ void save_model_folder_like(const fs::path& folder, const Transformer& model,
       if (const auto tokenizer = like.tokenizer_if_read()) tokenizer->save(filling);
       return;
     }
-    for (const fs::path& file : tokenizer_files(like.path())) {
+    for (const fs::path& file : tokenizer_files(like.tokenizer_folder())) {
       write_file(filling / file.filename(), read_file(file));
     }
   });

@@ -320,6 +320,7 @@ StudyRecipe quick_study(const Json& base, const std::vector<std::string>& mechan
                        .tune = {},
                        .figures = quick_figures().dump(),
                        .inspect = false,
+                       .weights = {},
                        .smoke = read_overrides("smoke", quick_smoke())};
   for (const std::string& mechanism : mechanisms) {
     study.axes[0].arms.push_back(arm_of(mechanism));

@@ -219,7 +219,9 @@ TEST(GgufLoaded, StaysInTheFileWhereItCan) {
   at::Tensor expected;
   {
     const GgufFile file(path);
-    model = load_gguf(file, read_gguf_config(file), {at::kFloat, at::kFloat, WeightFormat::q8_0});
+    const GgufConfig config = read_gguf_config(file);
+    model =
+        load_gguf(file, config, config.stored.model, {at::kFloat, at::kFloat, WeightFormat::q8_0});
     const auto is_view = [&](int site, const char* role, const char* name) {
       return model->parameters().find(site, role)->packed.bytes.const_data_ptr() ==
              file.stored(name).bytes.const_data_ptr();

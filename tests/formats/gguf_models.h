@@ -109,7 +109,8 @@ inline std::unique_ptr<Transformer> loaded_gguf(const std::filesystem::path& pat
                                                 const Precision& precision = {},
                                                 SiteRange sites = {}) {
   const GgufFile file(path);
-  return load_gguf(file, read_gguf_config(file), precision, sites);
+  const GgufConfig config = read_gguf_config(file);
+  return load_gguf(file, config, config.stored.model, precision, sites);
 }
 
 inline at::Tensor log_probabilities(const Transformer& model) {

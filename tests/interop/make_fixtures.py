@@ -8,6 +8,7 @@ log-probabilities that another program computes with them.
                     and expert latents, output gates, SiTU, bounded decay
   kimi_k3_mlx_tiny  saved and computed by mlx-lm: maps joined, experts stacked
   NAME_gguf_tiny    made by transformers, converted and computed by llama.cpp
+  NAME_adapter_tiny adapters that PEFT made and saved, beside NAME_tiny
 
 expected.safetensors beside each holds `ids` [B, T], T past a chunk of KDA, and `log_probabilities`
 [B, T-1] of each token after the first.
@@ -27,6 +28,13 @@ from architectures import IN_LLAMA_CPP, MODELS, READ_MODELS, make, make_mxfp4, s
 from safetensors.numpy import save_file
 
 VOCABULARY = 56
+ADAPTERS = {
+    "llama3": {"target_modules": ["q_proj", "v_proj", "down_proj"], "use_rslora": True,
+               "modules_to_save": ["norm"], "layers_to_transform": [0, 2]},
+    "deepseek_v3": {"target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
+                                       "o_proj"]},
+    "kimi_linear": {"target_modules": "all-linear"},
+}  # fmt: skip
 IN_GGUF = ("llama3", "qwen2", "qwen3", "smollm3", "gemma3", "deepseek_v3", "mixtral",
            "qwen3_moe", "gpt_oss")  # fmt: skip
 EPS = 1e-5
@@ -211,6 +219,26 @@ def make_kimi_k3_mlx(folder):
     write_expected(folder, ids, np.array(model(mx.array(ids))))
 
 
+def make_adapter(name, folder):
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(FIXTURES / f"{name}_tiny", dtype=torch.float32)
+    lora = LoraConfig(r=3, lora_alpha=7, task_type="CAUSAL_LM", **ADAPTERS[name])
+    model = get_peft_model(base, lora).eval()
+    with torch.no_grad():
+        for parameter, tensor in model.named_parameters():
+            if tensor.requires_grad:
+                tensor.add_(0.4 * torch.from_numpy(random_weight(parameter, tuple(tensor.shape))))
+    model.peft_config["default"].base_model_name_or_path = f"../{name}_tiny"
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+    ids = token_ids(base.config.vocab_size)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(ids), use_cache=False).logits.numpy()
+    write_expected(folder, ids, logits)
+
+
 def make_gguf(name, folder):
     from llama_cpp import build, convert, score_in_llama_cpp
 
@@ -245,6 +273,8 @@ def main():
         makers[name] = lambda path, name=name: write_model(path, make(name))
     for name in IN_GGUF:
         makers[f"{name}_gguf"] = lambda path, name=name: make_gguf(name, path)
+    for name in ADAPTERS:
+        makers[f"{name}_adapter"] = lambda path, name=name: make_adapter(name, path)
     for name in sys.argv[2:] or makers:
         makers[name](folder / f"{name}_tiny")
 

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <string>
 
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/instruction_sets.h"
@@ -16,6 +18,7 @@
 #include "tests/model/small_models.h"
 #include "tests/pretrained/parts.h"
 #include "tests/text/test_files.h"
+#include "tests/tolerances.h"
 
 namespace attnres::testing::packed_weights_test {
 namespace {
@@ -66,6 +69,8 @@ class Packed {
     return largest(log_probabilities(*rounded_, tokens) - log_probabilities(model_, tokens));
   }
 
+  const Transformer& rounded() const { return *rounded_; }
+
   std::unique_ptr<Transformer> packed;
   int count = 0;
 
@@ -101,11 +106,36 @@ TEST(PackedWeights, AreThoseOfEveryLayer) {
   EXPECT_GT(Packed(model, WeightFormat::q8_0).count, 40);
 }
 
-TEST(PackedWeights, HaveNoGradients) {
-  const Packed pair(dense_model(), WeightFormat::q8_0);
-  EXPECT_THAT(
-      message_of<Error>([&] { pair.packed->loss(random_ids(1, 6), random_ids(1, 6)).backward(); }),
-      HasSubstr("packed weights are for inference"));
+// Beside packed weights, of the rest: those of the model with the numbers that they stand for.
+TEST(PackedWeights, GiveGradientsToWhatIsNotPacked) {
+  const auto expect_alike = [](const Transformer& model, WeightFormat format) {
+    const Packed pair(model, format);
+    std::map<std::string, at::Tensor> gradients[2];
+    double losses[2];
+    for (const int rounded : {0, 1}) {
+      const Transformer& of = rounded ? pair.rounded() : *pair.packed;
+      const at::Tensor loss = of.loss(random_ids(2, 40), random_ids(2, 40, 6));
+      loss.backward();
+      losses[rounded] = loss.item<double>();
+      for (const Parameter& p : of.parameters().all()) {
+        const bool is_packed = pair.packed->parameters().find(p.site, p.role)->packed.defined();
+        EXPECT_FALSE(!rounded && is_packed && p.tensor.grad().defined()) << p.role;
+        if (is_packed || !p.tensor.grad().defined()) continue;
+        gradients[rounded][fmt::format("{} of {}", p.role, p.site)] = p.tensor.grad();
+      }
+    }
+    EXPECT_NEAR(losses[0], losses[1], 1e-5);
+    EXPECT_GE(gradients[0].size(), 14u);
+    ASSERT_EQ(gradients[0].size(), gradients[1].size());
+    for (const auto& [name, gradient] : gradients[0]) {
+      EXPECT_TRUE(close(gradient, gradients[1].at(name), 1e-4)) << name;
+      EXPECT_GT(gradient.abs().max().item<double>(), 1e-7) << name;
+    }
+  };
+  for (const WeightFormat format : {WeightFormat::bf16, WeightFormat::q8_0, WeightFormat::q4_0}) {
+    expect_alike(dense_model(), format);
+    expect_alike(kimi_model(true, block_attn_res(2), at::kFloat), format);
+  }
 }
 
 // Half of its heads have 32 channels.

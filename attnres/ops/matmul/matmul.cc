@@ -1,5 +1,6 @@
 #include "attnres/ops/matmul/matmul.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -50,7 +51,10 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   static variable_list forward(AutogradContext* context, const Tensor& x, at::TensorList parameters,
                                const variable_list& copies) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    variable_list outputs, saved = {x};
+    // Weights without gradients do not ask for x again.
+    const bool keeps_x = std::any_of(parameters.begin(), parameters.end(),
+                                     [](const Tensor& weight) { return weight.requires_grad(); });
+    variable_list outputs, saved = {keeps_x ? x : Tensor()};
     for (size_t i = 0; i < parameters.size(); ++i) {
       const Tensor& weight = copies[i].defined() ? copies[i] : parameters[i];
       outputs.push_back(forward_product(x, weight));
@@ -59,6 +63,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     context->save_for_backward(saved);
     context->set_materialize_grads(false);
     context->saved_data["parameter_dtype"] = parameters[0].scalar_type();
+    context->saved_data["shape"] = x.sizes();
     return outputs;
   }
 
@@ -84,38 +89,94 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
         results[1 + i] = product(Product::weight_gradient, grad, rows_of(x)).to(dtype);
       }
     }
-    if (grad_x.defined()) results[0] = grad_x.view(x.sizes());
+    if (grad_x.defined()) {
+      results[0] = grad_x.view(context->saved_data["shape"].toIntVector());
+    }
     return results;
   }
 };
 
 constexpr int64_t kUnpackedBytes = int64_t{32} << 20;  // at a time
 
-Tensor product_with_unpacked(const Tensor& x_MK, const PackedMatrix& weight) {
+// Calls f with the numbers of some rows after the other, and the first row's index.
+template <class F>
+void for_unpacked(const PackedMatrix& weight, F f) {
   const int64_t N = weight.bytes.size(0);
   const int64_t rows = std::max<int64_t>(1, kUnpackedBytes / 4 / weight.columns);
-  if (N <= rows) return product(Product::output, x_MK, unpack_weight(weight));
-  Tensor y_MN = at::empty({x_MK.size(0), N}, x_MK.options());
   for (int64_t n = 0; n < N; n += rows) {
     const int64_t count = std::min(rows, N - n);
-    const PackedMatrix part = {weight.bytes.narrow(0, n, count), weight.format, weight.columns};
-    y_MN.narrow(1, n, count).copy_(product(Product::output, x_MK, unpack_weight(part)));
+    f(unpack_weight({weight.bytes.narrow(0, n, count), weight.format, weight.columns}), n);
   }
+}
+
+Tensor product_with_unpacked(const Tensor& x_MK, const PackedMatrix& weight) {
+  const int64_t N = weight.bytes.size(0);
+  Tensor y_MN;
+  for_unpacked(weight, [&](const Tensor& rows_RK, int64_t n) {
+    const Tensor y_MR = product(Product::output, x_MK, rows_RK);
+    if (rows_RK.size(0) == N) {
+      y_MN = y_MR;
+      return;
+    }
+    if (!y_MN.defined()) y_MN = at::empty({x_MK.size(0), N}, x_MK.options());
+    y_MN.narrow(1, n, rows_RK.size(0)).copy_(y_MR);
+  });
   return y_MN;
 }
 
-// Of the weights that are packed. Those that products of so few rows stream are one operation.
+void check_packed(const Tensor& x, const PackedMatrix& weight) {
+  if (x.dim() < 1 || weight.bytes.dim() != 2 || x.size(-1) != weight.columns) {
+    fail(
+        "linear map: expected x [..., K] and a packed weight [N, K]; x is {}, and the weight has "
+        "{} columns",
+        shape_of(x), weight.columns);
+  }
+}
+
+// The map and the gradient of its x with the numbers that the weight stands for, which are unpacked
+// a piece at a time, in float32.
+class PackedFunction : public torch::autograd::Function<PackedFunction> {
+ public:
+  static Tensor forward(AutogradContext* context, const Tensor& x, const PackedMatrix& weight) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    context->saved_data["bytes"] = weight.bytes;
+    context->saved_data["format"] = static_cast<int64_t>(weight.format);
+    context->saved_data["columns"] = weight.columns;
+    context->saved_data["dtype"] = x.scalar_type();
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = weight.bytes.size(0);
+    const Tensor y_MN = product_with_unpacked(rows_of(x).to(at::kFloat).contiguous(), weight);
+    return y_MN.view(shape).to(x.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    require_first_derivative("linear map");
+    const PackedMatrix weight = {context->saved_data["bytes"].toTensor(),
+                                 static_cast<WeightFormat>(context->saved_data["format"].toInt()),
+                                 context->saved_data["columns"].toInt()};
+    const Tensor grad_MN = rows_of(gradients[0]).to(at::kFloat);
+    Tensor grad_MK;
+    for_unpacked(weight, [&](const Tensor& rows_RK, int64_t n) {
+      const Tensor part_MR = grad_MN.narrow(1, n, rows_RK.size(0)).contiguous();
+      if (grad_MK.defined()) {
+        add_product(grad_MK, Product::input_gradient, part_MR, rows_RK);
+      } else {
+        grad_MK = product(Product::input_gradient, part_MR, rows_RK);
+      }
+    });
+    std::vector<int64_t> shape = gradients[0].sizes().vec();
+    shape.back() = weight.columns;
+    return {grad_MK.view(shape).to(context->saved_data["dtype"].toScalarType()), Tensor()};
+  }
+};
+
+// Of the weights that are packed, without gradients. Those that products of so few rows stream are
+// one operation.
 std::vector<Tensor> packed_maps(const Tensor& x, const std::vector<PackedMatrix>& weights) {
-  require(!records({x}),
-          "linear map: packed weights are for inference and have no gradient; load "
-          "the model without --weights");
   const Tensor x_MK = rows_of(x).to(at::kFloat).contiguous();
   std::vector<PackedMatrix> streamed;
   for (const PackedMatrix& weight : weights) {
-    require(x.dim() >= 1 && weight.bytes.dim() == 2 && x.size(-1) == weight.columns,
-            "linear map: expected x [..., K] and a packed weight [N, K]; x is {}, and the weight "
-            "has {} columns",
-            shape_of(x), weight.columns);
+    check_packed(x, weight);
     if (is_streamed(weight, x_MK.size(0))) streamed.push_back(weight);
   }
   const std::vector<Tensor> products =
@@ -132,8 +193,18 @@ std::vector<Tensor> packed_maps(const Tensor& x, const std::vector<PackedMatrix>
   return outputs;
 }
 
-// Where some weights are packed and some are not: without gradients.
+// Where some weights are packed and some may not be. Training computes with the numbers that they
+// stand for, from its first map on, which has no gradient.
 std::vector<Tensor> maps_of_packed(const Tensor& x, const std::vector<MapWeight>& weights) {
+  if (at::GradMode::is_enabled()) {
+    std::vector<Tensor> outputs;
+    for (const MapWeight& weight : weights) {
+      if (weight.packed.defined()) check_packed(x, weight.packed);
+      outputs.push_back(weight.packed.defined() ? PackedFunction::apply(x, weight.packed)
+                                                : linear_map(x, weight));
+    }
+    return outputs;
+  }
   std::vector<PackedMatrix> packed;
   for (const MapWeight& weight : weights) {
     if (weight.packed.defined()) packed.push_back(weight.packed);

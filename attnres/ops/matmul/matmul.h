@@ -16,7 +16,7 @@ namespace attnres {
 
 // W [N, K], and what is multiplied in its place: where x has another dtype, the same numbers in
 // that one, without a gradient of their own. The parameter gets the gradient, in its own dtype.
-// Or packed numbers, which x may have any dtype for, and without any gradient.
+// Or packed numbers, which x may have any dtype for, and which have no gradient themselves.
 struct MapWeight {
   MapWeight(at::Tensor weight) : parameter(weight), values(std::move(weight)) {}
   MapWeight(at::Tensor of_parameter, at::Tensor of_values)

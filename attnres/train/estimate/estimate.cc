@@ -34,30 +34,60 @@ namespace {
 // A recipe's model, and what its optimizer adds.
 class Sizes {
  public:
-  Sizes(const Recipe& recipe, int64_t vocab_size, at::Device device = at::kCPU)
+  Sizes(const Recipe& recipe, int64_t vocab_size, at::Device device, const WeightFormats& kept)
       : model(recipe.model, vocab_size, /*tensor=*/1, device),
         library(device.is_cpu() ? kLibraryBytes : kGpuLibraryBytes),
+        head_(recipe.model.tie_embeddings ? ParameterKind::embedding : ParameterKind::head),
+        has_lora_(recipe.model.lora.rank > 0),
         updates_(update_costs(model.parameters(), recipe.model.sublayers(), recipe.train)),
         vocab_size_(vocab_size),
-        device_(device.type()) {}
+        device_(device.type()) {
+    for (const Parameter& p : model.parameters().all()) {
+      const WeightFormat format = kept.of(p.site, p.role);
+      const int64_t columns = p.tensor.dim() < 2 ? 0 : p.tensor.size(-1);
+      const bool is_packed = format != WeightFormat::f32 && columns > 0 && fits(format, columns);
+      const auto numbers = static_cast<double>(p.tensor.numel());
+      if (is_packed) {
+        packed_ += numbers / static_cast<double>(columns) *
+                   static_cast<double>(packed_row_bytes(format, columns));
+      }
+      if (!is_packed || is_taken_apart(p)) floats_ += numbers;
+    }
+  }
 
   double parameters() const { return static_cast<double>(model.parameters().count()); }
-
-  double moments() const {
+  // Bytes of all weights, and numbers of those, and of copies, that products read as they are.
+  double weights() const { return 4 * floats_ + packed_; }
+  double floats() const { return floats_; }
+  double gradients() const { return total(&UpdateCost::gradient); }
+  bool is_adapter() const { return has_lora_ || packed_ > 0; }
+  // Numbers of the head's gradient.
+  double head_gradient() const {
     double numbers = 0;
-    for (const UpdateCost& update : updates_) numbers += update.moments;
+    for (size_t i = 0; i < updates_.size(); ++i) {
+      if (model.parameters().all()[i].kind == head_) numbers += updates_[i].gradient;
+    }
     return numbers;
   }
+  // The share of matrices' numbers that are trained.
+  double trained_share() const {
+    double trained = 0, all = 0;
+    for (size_t i = 0; i < updates_.size(); ++i) {
+      const Parameter& p = model.parameters().all()[i];
+      if (p.kind != ParameterKind::matrix) continue;
+      all += static_cast<double>(p.tensor.numel());
+      trained += updates_[i].gradient;
+    }
+    return all > 0 ? trained / all : 1;
+  }
+
+  double moments() const { return total(&UpdateCost::moments); }
   double update() const {
     double most = 0;
     for (const UpdateCost& update : updates_) most = std::max(most, update.working);
     return most;
   }
-  double update_flops() const {
-    double flops = 0;
-    for (const UpdateCost& update : updates_) flops += update.flops;
-    return flops;
-  }
+  double update_flops() const { return total(&UpdateCost::flops); }
 
   double logits(double tokens) const { return logits_at_once(vocab_size_, tokens, device_); }
   double evaluation_bytes(const TrainConfig& train) const {
@@ -68,6 +98,17 @@ class Sizes {
   const double library;  // bytes
 
  private:
+  // What the loss and latent attention multiply by in float32 (Linear::weight_for).
+  bool is_taken_apart(const Parameter& p) const { return p.kind == head_ || p.role == "kv_b_proj"; }
+  double total(double UpdateCost::*of) const {
+    double sum = 0;
+    for (const UpdateCost& update : updates_) sum += update.*of;
+    return sum;
+  }
+
+  ParameterKind head_;
+  bool has_lora_;
+  double packed_ = 0, floats_ = 0;
   std::vector<UpdateCost> updates_;
   int64_t vocab_size_;
   c10::DeviceType device_;
@@ -75,31 +116,31 @@ class Sizes {
 
 // Bytes of weights, gradients and moments, and the library's.
 double standing_bytes(const Sizes& sizes) {
-  return sizes.library + 4 * (2 * sizes.parameters() + sizes.moments());
+  return sizes.library + sizes.weights() + 4 * (sizes.gradients() + sizes.moments());
 }
 
 // Bytes of the last checkpoint, which has weights and moments, and of the best model: each is
-// written beside the one that it replaces, one at a time.
+// written beside the one that it replaces, one at a time. Of an adapter, what is trained.
 double disk_bytes(const Sizes& sizes) {
-  return 4 * (2 * (sizes.parameters() + sizes.moments()) + sizes.parameters());
+  const double saved = sizes.is_adapter() ? sizes.gradients() : sizes.parameters();
+  return 4 * (2 * (saved + sizes.moments()) + saved);
 }
 
 double peak_bytes(const TrainConfig& train, const Sizes& sizes) {
   const int64_t rows = train.batch_size / train.accumulate;
   const auto tokens = static_cast<double>(rows * train.context);
-  const double parameters = sizes.parameters();
 
   const at::ScalarType activations = precision_of(train).activations;
   const auto number = static_cast<double>(c10::elementSize(activations));
-  const double copies = activations == at::kFloat ? 0 : parameters * number;
+  const double copies = activations == at::kFloat ? 0 : sizes.floats() * number;
   // The head's gradient is there as soon as the loss is, twice; the others come while activations
   // go, unless earlier parts of the step left them.
-  const double gradients = train.accumulate > 1 ? parameters : 2 * sizes.model.head();
+  const double gradients = train.accumulate > 1 ? sizes.gradients() : 2 * sizes.head_gradient();
   const double step =
       tokens * number * sizes.model.kept(train.recompute) + 4 * (sizes.logits(tokens) + gradients);
   const double working =
-      std::max({step, 4 * (parameters + sizes.update()), sizes.evaluation_bytes(train)});
-  return sizes.library + 4 * (parameters + sizes.moments()) + copies + kFragmentation * working;
+      std::max({step, 4 * (sizes.gradients() + sizes.update()), sizes.evaluation_bytes(train)});
+  return sizes.library + sizes.weights() + 4 * sizes.moments() + copies + kFragmentation * working;
 }
 
 double tokens_per_step(const TrainConfig& train) {
@@ -112,9 +153,12 @@ double passes_per_step(const TrainConfig& train) {
 }
 
 double step_flops(const TrainConfig& train, const Sizes& sizes) {
-  return tokens_per_step(train) * passes_per_step(train) * 2 *
-             (sizes.model.linear_maps() + sizes.model.head() +
-              sizes.model.between_tokens(train.context)) +
+  const double passes = passes_per_step(train);
+  // What is not trained has no gradient of its own.
+  const double head = sizes.head_gradient() > 0 ? passes : passes - 1;
+  return tokens_per_step(train) * 2 *
+             ((passes - 1 + sizes.trained_share()) * sizes.model.linear_maps() +
+              head * sizes.model.head() + passes * sizes.model.between_tokens(train.context)) +
          sizes.update_flops();
 }
 
@@ -124,7 +168,7 @@ double step_seconds(const Recipe& recipe, const Sizes& sizes, const MachineSpeed
   const double mixing = speed.mixing > 0 ? speed.mixing / speed.copy : kMixingOverCopies;
   const double bytes = number * tokens_per_step(train) * passes_per_step(train) *
                            moved_forward(sizes.model, {}, mixing) +
-                       4 * kTouchedByUpdate * sizes.parameters();
+                       4 * kTouchedByUpdate * sizes.gradients();
   return step_flops(train, sizes) / speed.matmul + bytes / speed.copy;
 }
 
@@ -211,8 +255,8 @@ class Threads {
 }  // namespace
 
 Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed,
-                  at::Device device) {
-  const Sizes sizes(recipe, vocab_size, device);
+                  at::Device device, const WeightFormats& kept) {
+  const Sizes sizes(recipe, vocab_size, device, kept);
   return {.parameters = static_cast<int64_t>(sizes.parameters()),
           .bytes = static_cast<int64_t>(peak_bytes(recipe.train, sizes)),
           .disk_bytes = static_cast<int64_t>(disk_bytes(sizes)),
@@ -261,13 +305,14 @@ Resources find_resources(const fs::path& checkpoints) {
 }
 
 std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_size,
-                                         const Resources& there, bool force) {
+                                         const Resources& there, bool force,
+                                         const WeightFormats& kept) {
   std::vector<std::string> warnings;
   const auto refuse = [&](const std::string& reason) {
     require(force, "{}; --force begins all the same", reason);
     warnings.push_back(reason);
   };
-  const Sizes sizes(recipe, vocab_size, there.device);
+  const Sizes sizes(recipe, vocab_size, there.device, kept);
   const bool alone = recipe.parallel.processes() == 1;
   // How many models' parts lie on this machine.
   const double models =

@@ -26,20 +26,22 @@ struct Estimate {
   double seconds_per_step = 0;  // within 30 % on a machine that does nothing else
 };
 
-// Memory is counted: weights, gradients and the optimizer's moments; what autograd
-// keeps of each site (the mixer's sources, mixed and normalised inputs, q, k, v and attention
-// output, the four hidden tensors of a feed-forward), or with recomputation what crosses the cuts
-// and the largest span; gradient buffers of the sources; logits of a chunk; libtorch itself.
-// Evaluation counts where it needs more than a step does; a probe never does. The text is not in
-// it. On the CPU it is within 30 %. Of another device it is the memory there, with every expert
-// computing every token: on an H100 in bfloat16 5 and 6 % above the peaks (records/gpu.md); what is
-// composed there of tensor operations for want of a kernel may keep more.
+// Memory is counted: weights, and gradients and the optimizer's moments of those that are trained;
+// what autograd keeps of each site (the mixer's sources, mixed and normalised inputs, q, k, v and
+// attention output, the four hidden tensors of a feed-forward), or with recomputation what crosses
+// the cuts and the largest span; gradient buffers of the sources; logits of a chunk; libtorch
+// itself. Evaluation counts where it needs more than a step does; a probe never does. The text is
+// not in it. On the CPU it is within 30 %. Of another device it is the memory there, with every
+// expert computing every token: on an H100 in bfloat16 5 and 6 % above the peaks (records/gpu.md);
+// what is composed there of tensor operations for want of a kernel may keep more.
 //
 // Time is the matrix products' FLOPs, those of Muon's updates included, over `speed.matmul`, plus
 // what the mixer's operations read and write, counted (depth/mixing_cost.h), over `speed.mixing`,
 // plus the traffic of everything else over `speed.copy`. It leaves out evaluation and checkpoints.
+//
+// `kept`: how weights that are not trained are stored (base_weights of run_folder/checkpoint.h).
 Estimate estimate(const Recipe& recipe, int64_t vocab_size, const MachineSpeed& speed,
-                  at::Device device = at::kCPU);
+                  at::Device device = at::kCPU, const WeightFormats& kept = {});
 
 // Seconds of so many steps and looks at the validation text (`eval_tokens` each, at a third of what
 // training on them takes), and of the probes, samples and checkpoints beside them: 15 %.
@@ -67,7 +69,8 @@ Resources find_resources(const std::filesystem::path& checkpoints);
 // `attnres plan` knows more. Returns warnings: of the CPU's memory that is only taken at this
 // moment, and with `force` of everything.
 std::vector<std::string> check_resources(const Recipe& recipe, int64_t vocab_size,
-                                         const Resources& there, bool force = false);
+                                         const Resources& there, bool force = false,
+                                         const WeightFormats& kept = {});
 
 // FLOP/s of matrix products of 1024 x 1024 in this dtype, the best of a few, on `threads` threads
 // (then libtorch's number of threads is again what it was). About 0.1 s.

@@ -34,6 +34,7 @@ std::vector<UpdateCost> update_costs(const ParameterRegistry& parameters, int su
     const double rate = factors[costs.size()].rate, numbers = static_cast<double>(p.tensor.numel());
     UpdateCost& cost = costs.emplace_back();
     if (rate == 0 || !is_differentiated(p.kind)) continue;
+    cost.gradient = numbers;
     const bool is_muons = has_muon && p.kind == ParameterKind::matrix;
     cost.moments = is_muons ? numbers : 2 * numbers;
     if (!is_muons) continue;

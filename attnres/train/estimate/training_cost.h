@@ -27,9 +27,10 @@ inline constexpr double kTouchedByUpdate = 9;
 
 // What a parameter's update takes.
 struct UpdateCost {
-  double moments = 0;  // numbers that the optimizer keeps of it: two by AdamW, one by Muon
-  double working = 0;  // numbers beside it while it is updated: Muon's, between steps
-  double flops = 0;    // of Newton-Schulz
+  double gradient = 0;  // numbers
+  double moments = 0;   // numbers that the optimizer keeps of it: two by AdamW, one by Muon
+  double working = 0;   // numbers beside it while it is updated: Muon's, between steps
+  double flops = 0;     // of Newton-Schulz
 };
 
 // Costs for a whole model's parameters, or a process's parts of all of them, in their order;

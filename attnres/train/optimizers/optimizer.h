@@ -7,7 +7,7 @@
 //   all others    AdamW     AdamW
 //
 // Each at the learning rate and weight decay times its factors in `train.rates` and `train.decays`
-// (update_factors.h); what has a rate of 0 stays as it is, and has no moments.
+// (update_factors.h); what has a rate of 0 stays as it is, without gradient and moments.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,8 +29,8 @@ namespace attnres {
 
 class Optimizer {
  public:
-  // For a whole model, which must outlive the optimizer. Throws UsageError as
-  // update_factors does.
+  // For a whole model, which must outlive the optimizer, and whose parameters of rate 0 require no
+  // gradient from now on. Throws UsageError as update_factors does.
   Optimizer(const Transformer& model, const TrainConfig& config);
   // With the factors of each parameter given, in their order.
   Optimizer(const ParameterRegistry& parameters, const TrainConfig& config,

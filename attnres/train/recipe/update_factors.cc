@@ -108,10 +108,13 @@ std::vector<UpdateFactors> update_factors(const ParameterRegistry& parameters, i
   const Names names = has_patterns ? moved_names(parameters, sublayers) : Names();
   const auto rates = matched_factors({"train.rates", train.rates}, names);
   const auto decays = matched_factors({"train.decays", train.decays}, names);
+  const bool has_low_rank =
+      std::any_of(parameters.all().begin(), parameters.all().end(), is_low_rank);
   std::vector<UpdateFactors> factors;
   for (const Parameter& p : parameters.all()) {
     const size_t i = factors.size();
     UpdateFactors& of = factors.emplace_back();
+    of.rate = !has_low_rank || is_low_rank(p) ? 1 : 0;
     of.decay = has_weight_decay(p.kind) ? 1 : 0;
     if (!has_patterns) continue;
     of.rate = rates[i].value_or(of.rate);

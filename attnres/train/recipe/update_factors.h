@@ -23,10 +23,11 @@ struct UpdateFactors {
 
 // Those of each of a whole model's parameters, in their order: the numbers of the first pattern of
 // train.rates, and of train.decays, that matches the parameter's name in model.safetensors. Where
-// none does the rate's is one, and the decay's one for linear maps and zero for all else
-// (has_weight_decay). Patterns are a shell's, and * stands for dots too. Throws UsageError where a
-// pattern matches no parameter that gradients move, naming the nearest, or some experts of a
-// stack, which are one parameter, but not the others.
+// none does the rate's is one, or zero beside maps of low rank (model.lora), whose own it is one;
+// and the decay's one for linear maps and zero for all else (has_weight_decay). Patterns are a
+// shell's, and * stands for dots too. Throws UsageError where a pattern matches no parameter that
+// gradients move, naming the nearest, or some experts of a stack, which are one parameter, but not
+// the others.
 std::vector<UpdateFactors> update_factors(const ParameterRegistry& parameters, int sublayers,
                                           const TrainConfig& train);
 

@@ -14,6 +14,9 @@ namespace attnres {
 // ones some more. Throws Error where job.from has fewer.
 int64_t embeddings_of(const TrainJob& job, int64_t vocab_size, FirstWeights weights);
 
+// How weights that the run does not train are kept (base_weights), as it begins or goes on.
+WeightFormats kept_weights(const TrainJob& job);
+
 // Reads the files that hold what is asked for, and no others. Throws Error as load_model and
 // load_checkpoint.
 Training make_training(const TrainJob& job, int64_t vocab_size, FirstWeights weights,

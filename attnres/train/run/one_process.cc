@@ -1,6 +1,5 @@
 #include "attnres/train/run/one_process.h"
 
-#include "attnres/pretrained/save_model.h"
 #include "attnres/train/run/divergence.h"
 #include "attnres/train/run/first_weights.h"
 
@@ -46,8 +45,7 @@ void OneProcess::save_last() {
 }
 
 void OneProcess::save_best() {
-  save_model_folder(RunPaths{job_.out}.best(), *training_->model, *text_.tokenizer,
-                    job_.recipe.train.context, training_->generation);
+  save_trained(RunPaths{job_.out}.best(), *training_, *text_.tokenizer, job_.recipe.train.context);
 }
 
 }  // namespace attnres

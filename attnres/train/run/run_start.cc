@@ -42,8 +42,10 @@ namespace {
 // Throws Error unless the recipe describes this model and its tokenizer.
 void require_same_model(const Recipe& recipe, const ModelDirectory& from,
                         const Tokenizer& tokenizer) {
+  ModelConfig model = from.config();
+  if (model.lora.rank == 0) model.lora = recipe.model.lora;  // which the run adds
   const Json there = {
-      {"model", write_config(from.config())},
+      {"model", write_config(model)},
       {"tokenizer", write_config(TokenizerConfig{tokenizer.kind(), tokenizer.vocab_size()})}};
   const Json here = {{"model", write_config(recipe.model)},
                      {"tokenizer", write_config(recipe.tokenizer)}};
@@ -162,9 +164,21 @@ void take_up_run(const TrainJob& job, const RunText& text, TrainObserver& observ
   change_settings(job, before, now, processes.state().step, observer);
 }
 
+// Throws UsageError where maps of low rank would be beside nothing that was trained, or are many
+// processes'.
+void require_base_of_low_rank(const TrainJob& job) {
+  if (job.recipe.model.lora.rank == 0) return;
+  require_usage(job.from != nullptr,
+                "model.lora: its maps are trained beside those of a model; name it: --from PATH");
+  require_usage(job.recipe.parallel.processes() == 1,
+                "model.lora: its maps are trained by one process, not by {}",
+                job.recipe.parallel.processes());
+}
+
 // In a folder that nobody else has begun a run in meanwhile.
 std::unique_ptr<FolderLock> begin_run(const TrainJob& job, const RunText& text,
                                       RunProcesses& processes) {
+  require_base_of_low_rank(job);
   const RunPaths paths{job.out};
   const FirstWeights weights = job.from == nullptr ? FirstWeights::drawn : FirstWeights::of_model;
   processes.begin(weights);
@@ -297,7 +311,7 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
   observer.on_activity("planning");
   for (const std::string& warning :
        check_resources(job.recipe, job.recipe.tokenizer.vocab_size,
-                       find_resources(paths.checkpoints()), job.force)) {
+                       find_resources(paths.checkpoints()), job.force, kept_weights(job))) {
     observer.on_message("warning: " + warning);
   }
   return lock;

@@ -7,6 +7,7 @@
 
 #include "attnres/formats/model_config_json.h"
 #include "attnres/formats/tensor_files.h"
+#include "attnres/pretrained/adapter.h"
 #include "attnres/pretrained/save_model.h"
 #include "attnres/support/config.h"
 #include "attnres/support/file.h"
@@ -49,10 +50,15 @@ std::string checksum_of(const Json& state) {
   return hex(hash_bytes(state.dump()));
 }
 
+// Which files hold the weights of a checkpoint.
+const char* weights_of(bool is_adapter) {
+  return is_adapter ? kAdapterWeights : kWeights;
+}
+
 // Beside the files of the model and of the moments.
 void write_state(const fs::path& folder, const Training& training) {
   const StateFile state = {training.state, training.optimizer.updates,
-                           TensorFiles(folder, kWeights).checksum(),
+                           TensorFiles(folder, weights_of(training.base.has_value())).checksum(),
                            TensorFiles(folder, kMoments).checksum()};
   Json json = write_config(state);
   json["checksum"] = checksum_of(json);
@@ -82,9 +88,19 @@ void require_saved_together(const TensorFiles& files, const std::string& checksu
 void write_model_rest(const fs::path& folder, const Training& training, const Tokenizer& tokenizer,
                       int64_t context) {
   const StoredGeneration& generation = training.generation;
-  save_model_config(*training.model, folder, context, generation.ids_with(tokenizer));
+  if (!training.base) {
+    save_model_config(*training.model, folder, context, generation.ids_with(tokenizer));
+  }
   save_generation(generation, folder);
   tokenizer.save(folder);
+}
+
+void write_weights(const fs::path& folder, const Training& training) {
+  if (!training.base) {
+    return write_tensor_files(folder, kWeights, model_tensors(*training.model));
+  }
+  const auto is_trained = [](const Parameter& p) { return p.tensor.requires_grad(); };
+  save_adapter(*training.model, training.base->path, training.base->layout, is_trained, folder);
 }
 
 // Throws Error unless the model that was loaded, or the part of it, is of the one that `config`
@@ -169,11 +185,39 @@ Training::Training(std::unique_ptr<Transformer> made, const TrainConfig& config,
 void save_checkpoint(const fs::path& folder, const Training& training, const Tokenizer& tokenizer,
                      int64_t context) {
   write_folder(folder, [&](const fs::path& filling) {
-    write_tensor_files(filling, kWeights, model_tensors(*training.model));
+    write_weights(filling, training);
     write_tensor_files(filling, kMoments, training.optimizer.state(), Numbers::any);
     write_model_rest(filling, training, tokenizer, context);
     write_state(filling, training);
   });
+}
+
+void save_trained(const fs::path& folder, const Training& training, const Tokenizer& tokenizer,
+                  int64_t context) {
+  write_folder(folder, [&](const fs::path& filling) {
+    write_weights(filling, training);
+    write_model_rest(filling, training, tokenizer, context);
+  });
+}
+
+BaseWeights base_weights(const ModelDirectory& from, const ModelConfig& model,
+                         const TrainConfig& config) {
+  const Transformer shapes(model, from.vocab_size(), /*seed=*/std::nullopt, at::kFloat, at::kMeta);
+  const ParameterRegistry& parameters = shapes.parameters();
+  const std::vector<UpdateFactors> factors = update_factors(parameters, shapes.sublayers(), config);
+  const WeightFormats stored = from.stored_formats();
+  WeightFormats::OfWeights kept;
+  bool has_large = false, all_frozen = true;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const Parameter& p = parameters.all()[i];
+    const WeightFormat format = stored.of(p.site, p.role);
+    if (format == WeightFormat::f32 || !has_weight_format(p.kind)) continue;
+    has_large = true;
+    all_frozen = all_frozen && factors[i].rate == 0;
+    kept[{p.site, p.role}] = format;
+  }
+  if (has_large && all_frozen) return {WeightFormats(std::move(kept)), true};
+  return {{}, model.lora.rank > 0};
 }
 
 void save_checkpoint(const fs::path& folder, const Training& part, const Tokenizer* tokenizer,
@@ -203,12 +247,17 @@ Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64
                          const TrainConfig& config, const ModelPart& part) {
   const StateFile state = read_state(folder);
   const ModelDirectory directory(folder);
-  require_saved_together(*directory.files(), state.model_checksum);
-  auto loaded = directory.load(precision_of(config), part.sites, part.group);
+  const bool is_adapter = directory.adapter() != nullptr;
+  require_saved_together(is_adapter ? directory.adapter()->files() : *directory.files(),
+                         state.model_checksum);
+  Precision precision = precision_of(config);
+  if (is_adapter) precision.weights = base_weights(directory, model, config).formats;
+  auto loaded = directory.load(precision, part.sites, part.group);
   require_model(folder, *loaded, model, std::max(vocab_size, loaded->vocab_size()));
   Training training = part.factors.empty() ? Training(std::move(loaded), config)
                                            : Training(std::move(loaded), config, part.factors);
   training.generation = stored_generation(directory);
+  if (is_adapter) training.base = {directory.base(), directory.adapter_layout()};
   const TensorFiles moments(folder, kMoments);
   require_saved_together(moments, state.optimizer_checksum);
   std::vector<std::string> names;

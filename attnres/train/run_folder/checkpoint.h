@@ -2,7 +2,9 @@
 //
 //   config.json, model.safetensors, tokenizer files   the model, see pretrained/model_directory.h;
 //                                                     what that which it began with said of texts
-//                                                     (generation_config.json) too
+//                                                     (generation_config.json) too. Or, in the
+//                                                     place of the first two, an adapter
+//                                                     (pretrained/adapter.h) of that model
 //   optimizer.safetensors                             the optimizer's moments
 //   training_state.json                               TrainingState, with a checksum
 //
@@ -15,6 +17,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attnres/model/transformer.h"
@@ -50,6 +53,13 @@ struct Training {
   Optimizer optimizer;  // of the model's parameters
   TrainingState state;
   StoredGeneration generation = {};  // of the model that training began with
+  // That model, where a checkpoint holds an adapter of it: where it lies, and the names of its
+  // files' tensors.
+  struct Base {
+    std::filesystem::path path;
+    FileLayout layout;
+  };
+  std::optional<Base> base = {};
 };
 
 // Replaces the folder in one step: a process killed at any moment leaves the old or the new one.
@@ -60,9 +70,22 @@ void save_checkpoint(const std::filesystem::path& folder, const Training& traini
 // Throws CommonFailure on every rank where one fails.
 void save_checkpoint(const std::filesystem::path& folder, const Training& part,
                      const Tokenizer* tokenizer, int64_t context, Communicator& world);
-// The model alone, as save_model_folder.
+// The model, or the adapter, alone.
+void save_trained(const std::filesystem::path& folder, const Training& training,
+                  const Tokenizer& tokenizer, int64_t context);
+// The model alone, as save_model_folder, by all ranks.
 void save_model_folder(const std::filesystem::path& folder, const Training& part,
                        const Tokenizer* tokenizer, int64_t context, Communicator& world);
+
+// How a run of one process that begins with a model's weights keeps them: float32, or, where it
+// trains none of those that the files store packed or in 16 bits, these as they are stored; then
+// its checkpoints hold an adapter. That also where it trains maps of low rank beside them.
+struct BaseWeights {
+  WeightFormats formats = {};
+  bool is_base = false;  // of an adapter
+};
+BaseWeights base_weights(const ModelDirectory& from, const ModelConfig& model,
+                         const TrainConfig& config);
 
 // Throws Error when the file is missing or damaged.
 TrainingState read_training_state(const std::filesystem::path& folder);

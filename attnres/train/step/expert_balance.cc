@@ -22,6 +22,8 @@ at::Tensor router_bias(const ParameterRegistry& parameters, int site) {
 
 void balance_experts(const ParameterRegistry& parameters, const ExpertLoads& loads, double rate) {
   for (const auto& [site, load_E] : loads) {
+    const Parameter* gate = parameters.find(site, "gate");
+    if (gate != nullptr && !gate->tensor.requires_grad()) continue;
     at::Tensor bias_E = router_bias(parameters, site);
     balance(bias_E, load_E, rate);
   }

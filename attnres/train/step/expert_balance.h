@@ -7,8 +7,8 @@
 
 namespace attnres {
 
-// `balance` (layers/experts.h) on the parameter of kind router_bias at each site that has a load.
-// Throws Error where a site has none.
+// `balance` (layers/experts.h) on the parameter of kind router_bias at each site that has a load,
+// but beside a router that is not trained. Throws Error where a site has none.
 void balance_experts(const ParameterRegistry& parameters, const ExpertLoads& loads, double rate);
 
 // Loads over the mean load of their site; 1 and 1 where all are equally busy.
