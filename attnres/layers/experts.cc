@@ -164,6 +164,7 @@ SublayerCost Experts::cost(int64_t /*context*/) const {
   const auto count = static_cast<double>(s.count);
   const double all = activation_.kept() * static_cast<double>((s.count + s.shared) * s.width);
   return {.kept = activation_.kept() * hidden + 4 * count + (2 * chosen + 1) * read + width,
+          .for_maps = hidden + chosen * read,
           .widest = hidden,
           .active_experts = chosen / count,
           .kept_by_all_experts = all + 4 * count + (2 * count + 1) * read + width};

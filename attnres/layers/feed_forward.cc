@@ -19,7 +19,7 @@ SublayerOutput FeedForward::forward(const SublayerInput& input, const SequenceCo
 
 SublayerCost FeedForward::cost(int64_t /*context*/) const {
   const auto hidden = static_cast<double>(hidden_);
-  return {.kept = activation_.kept() * hidden, .widest = hidden};
+  return {.kept = activation_.kept() * hidden, .for_maps = hidden, .widest = hidden};
 }
 
 }  // namespace attnres

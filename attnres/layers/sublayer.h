@@ -66,6 +66,7 @@ std::shared_ptr<const Spans> spans_of(const SequenceContext& context, int64_t to
 struct SublayerCost {
   double multiply_adds = 0;   // of a forward pass beside its linear maps
   double kept = 0;            // numbers that its backward needs
+  double for_maps = 0;        // of these, what only gradients of its maps' weights ask for
   double widest = 0;          // numbers of the widest tensor between its maps
   double active_experts = 1;  // the part of stacked experts that a token passes through
   // In the place of `kept` on a device where every expert computes every token (layers/experts.h).

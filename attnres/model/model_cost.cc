@@ -78,6 +78,14 @@ double ModelCost::kept(bool recompute) const {
   return kept_until_backward({}, recompute) + kept_in_backward({}, recompute);
 }
 
+double ModelCost::kept_for_maps() const {
+  double total = 0;
+  for (int l = 0; l < sublayers(); ++l) {
+    total += width_ * share_ + plan_.sublayer(l).cost(1).for_maps;
+  }
+  return total;
+}
+
 double ModelCost::kept_until_backward(const SiteRange& sites, bool recompute) const {
   // The gradient twice.
   const double at_output = has_output(sites) ? site() + 2 * width_ * share_ : 0;

@@ -32,6 +32,9 @@ class ModelCost {
 
   // By a training step, the loss included: the two below, of all sites.
   double kept(bool recompute) const;
+  // Of these, what only gradients of maps' weights ask for, so that it is not kept where none is
+  // trained: what they read.
+  double kept_for_maps() const;
   // By a stage of these sites from its forward to its backward: what autograd keeps of each site
   // (the mixer's sources, mixed and normalised inputs, what the sublayer says), or with
   // recomputation what crosses the cuts; of the output, what the loss needs.

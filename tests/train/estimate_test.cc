@@ -11,15 +11,20 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "attnres/formats/gguf_model.h"
 #include "attnres/model/transformer.h"
+#include "attnres/pretrained/gguf_tokenizer.h"
+#include "attnres/pretrained/model_directory.h"
 #include "attnres/support/error.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/memory.h"
 #include "attnres/train/estimate/training_cost.h"
 #include "attnres/train/optimizers/optimizer.h"
+#include "attnres/train/run_folder/checkpoint.h"
 #include "attnres/train/step/probe.h"
 #include "attnres/train/step/training_step.h"
 #include "tests/text/test_files.h"
@@ -62,8 +67,10 @@ const char* const kKimi =
         "train": {"batch_size": 8, "context": 256}})";
 
 // What a process of its own holds at most during two steps of training: the kernel counts it when
-// the process has ended, so that nothing of the test itself is in it.
-int64_t measured_bytes(const std::string& text, int64_t vocab_size, bool probes = false) {
+// the process has ended, so that nothing of the test itself is in it. `from`: the model that it
+// begins with; empty: none.
+int64_t measured_bytes(const std::string& text, int64_t vocab_size, bool probes = false,
+                       const std::string& from = "") {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   const pid_t child = ::fork();
   if (child == 0) {
@@ -71,6 +78,7 @@ int64_t measured_bytes(const std::string& text, int64_t vocab_size, bool probes 
     ::setenv("ATTNRES_TEST_VOCABULARY", std::to_string(vocab_size).c_str(), 1);
     ::setenv("OMP_WAIT_POLICY", "passive", 1);
     if (probes) ::setenv("ATTNRES_TEST_PROBES", "1", 1);
+    if (!from.empty()) ::setenv("ATTNRES_TEST_FROM", from.c_str(), 1);
     ::execl(program.c_str(), program.c_str(), "--gtest_filter=EstimateChild.*",
             "--gtest_also_run_disabled_tests", "--gtest_brief=1", nullptr);
     ::_exit(127);
@@ -82,6 +90,14 @@ int64_t measured_bytes(const std::string& text, int64_t vocab_size, bool probes 
   return usage.ru_maxrss * 1024;
 }
 
+std::unique_ptr<Transformer> beginning(const Recipe& recipe, int64_t vocab_size) {
+  const char* from = std::getenv("ATTNRES_TEST_FROM");
+  if (from == nullptr) return std::make_unique<Transformer>(recipe.model, vocab_size, 1);
+  const ModelDirectory model(from);
+  const WeightFormats kept = base_weights(model, recipe.model, recipe.train).formats;
+  return model.load_as(recipe.model, /*seed=*/1, {at::kFloat, at::kFloat, kept});
+}
+
 // The other half of measured_bytes; not a test.
 TEST(EstimateChild, DISABLED_Trains) {
   const char* text = std::getenv("ATTNRES_TEST_RECIPE");
@@ -89,7 +105,8 @@ TEST(EstimateChild, DISABLED_Trains) {
   keep_freed_memory();  // as the program does
   const Recipe r = recipe(text);
   const int64_t vocab_size = std::stoll(std::getenv("ATTNRES_TEST_VOCABULARY"));
-  const Transformer model(r.model, vocab_size, 1);
+  const auto made = beginning(r, vocab_size);
+  const Transformer& model = *made;
   Optimizer optimizer(model, r.train);
   TrainingStep step(model, optimizer, r.train);
   const int64_t rows = r.train.batch_size / r.train.accumulate;
@@ -119,6 +136,42 @@ TEST(Estimate, MemoryIsWithin30PercentOfSevenTrainingProcesses) {
     EXPECT_LT(estimated, 1.3 * measured) << text;
     std::printf("estimated / measured = %.2f (%.0f MiB)\n", estimated / measured,
                 measured / (1 << 20));
+  }
+}
+
+// Of two sizes: maps of low rank beside weights of 4 and 8 bits, and pseudo-queries alone.
+TEST(Estimate, MemoryBesidePackedWeightsIsThatOfATrainingProcess) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "AddressSanitizer has memory of its own";
+#endif
+  constexpr int64_t kVocabulary = 4096;
+  for (const int64_t width : {256, 768}) {
+    Json model = {{"layers", 6}, {"width", width}, {"heads", 4}, {"ffn_width", 3 * width}};
+    const std::filesystem::path file = fresh_folder("base") / "model.gguf";
+    save_gguf(Transformer(read_model_config(model), kVocabulary, /*seed=*/1), file,
+              /*context=*/512, gguf_without_tokenizer(),
+              gguf_file_type(width == 256 ? "q8_0" : "q4_k_m"));
+    const ModelDirectory base(file);
+    Json low_rank = model, queries = model;
+    low_rank["lora"] = {{"rank", 8}};
+    queries["depth_mixing"] = {{"type", "block_attn_res"}, {"block_size", 4}};
+    const Json train = {{"batch_size", 8}, {"context", 256}};
+    Json rates = train;
+    rates["rates"] = {{"*_res_*", 1.0}, {"*", 0.0}};
+    for (const auto& [of_model, of_train] :
+         {std::pair(low_rank, train), std::pair(queries, rates)}) {
+      const std::string text = Json{{"model", of_model}, {"train", of_train}}.dump();
+      const Recipe r = recipe(text);
+      const WeightFormats kept = base_weights(base, r.model, r.train).formats;
+      const double estimated =
+          static_cast<double>(estimate(r, kVocabulary, kSpeed, at::kCPU, kept).bytes);
+      const double measured =
+          static_cast<double>(measured_bytes(text, kVocabulary, /*probes=*/false, file));
+      std::printf("estimated / measured = %.2f (%.0f MiB)\n", estimated / measured,
+                  measured / (1 << 20));
+      EXPECT_GT(estimated, 0.87 * measured) << text;
+      EXPECT_LT(estimated, 1.13 * measured) << text;
+    }
   }
 }
 

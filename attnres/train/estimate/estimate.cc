@@ -69,6 +69,10 @@ class Sizes {
     }
     return numbers;
   }
+  // Numbers that a step keeps of a token.
+  double kept(bool recompute) const {
+    return model.kept(recompute) - (recompute || trained_share() > 0 ? 0 : model.kept_for_maps());
+  }
   // The share of matrices' numbers that are trained.
   double trained_share() const {
     double trained = 0, all = 0;
@@ -137,7 +141,7 @@ double peak_bytes(const TrainConfig& train, const Sizes& sizes) {
   // go, unless earlier parts of the step left them.
   const double gradients = train.accumulate > 1 ? sizes.gradients() : 2 * sizes.head_gradient();
   const double step =
-      tokens * number * sizes.model.kept(train.recompute) + 4 * (sizes.logits(tokens) + gradients);
+      tokens * number * sizes.kept(train.recompute) + 4 * (sizes.logits(tokens) + gradients);
   const double working =
       std::max({step, 4 * (sizes.gradients() + sizes.update()), sizes.evaluation_bytes(train)});
   return sizes.library + sizes.weights() + 4 * sizes.moments() + copies + kFragmentation * working;
