@@ -154,7 +154,7 @@ void run_inspect(const InspectOptions& options) {
   options.machine.apply();
   require_usage(options.sites.empty() || options.wants_tokens(),
                 "--site chooses what --tokens and --draw-tokens show: give one of them too");
-  const OpenedModel opened = open_model(options.model);
+  const OpenedModel opened = open_stored_model(options.model);
   const Inspection inspection = inspect(options, opened);
   std::vector<std::filesystem::path> drawings;
   if (!options.draw_matrix.empty()) {

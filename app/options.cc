@@ -16,6 +16,7 @@
 #include "attnres/ops/composed.h"
 #include "attnres/ops/matmul/provider.h"
 #include "attnres/parallel/mpi_communicator.h"
+#include "attnres/pretrained/adapter.h"
 #include "attnres/pretrained/find_model.h"
 #include "attnres/study/quick_study.h"
 #include "attnres/study/study_data.h"
@@ -242,7 +243,11 @@ void print_notes(const ModelDirectory& directory) {
 
 ModelDirectory ModelOption::open() const {
   const std::filesystem::path model = find_model_or_name(path);
-  return adapter.empty() ? ModelDirectory(model) : ModelDirectory(model, find_model(adapter));
+  if (adapter.empty()) return ModelDirectory(model);
+  const std::filesystem::path beside = find_model(adapter);
+  require(is_adapter_folder(beside), "--adapter {}: is no adapter, but a model of its own",
+          adapter);
+  return {model, beside};
 }
 
 OpenedModel open_model(const ModelOption& option) {
@@ -250,6 +255,14 @@ OpenedModel open_model(const ModelOption& option) {
   print_notes(directory);
   auto model = directory.load();
   if (model->config().lora.rank > 0) model = merge_low_rank(*model);
+  const int64_t context = directory.context();
+  return {{std::move(directory), context}, std::move(model)};
+}
+
+OpenedModel open_stored_model(const ModelOption& option) {
+  ModelDirectory directory = option.open();
+  print_notes(directory);
+  auto model = directory.load({at::kFloat, at::kFloat, directory.weight_formats()});
   const int64_t context = directory.context();
   return {{std::move(directory), context}, std::move(model)};
 }

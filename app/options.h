@@ -138,6 +138,8 @@ struct OpenedModel : OpenedDirectory {
   std::unique_ptr<Transformer> model;
 };
 OpenedModel open_model(const ModelOption& option);
+// With weights as they are stored, to look at.
+OpenedModel open_stored_model(const ModelOption& option);
 
 // To compute with.
 struct OpenedInference : OpenedDirectory {

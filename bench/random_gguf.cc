@@ -1,7 +1,6 @@
 // A GGUF file with the shapes and names of a recipe's model and random numbers, written tensor by
 // tensor, so that it may be larger than memory: bench_random_gguf --recipe FILE --out FILE
 // [OPTIONS]. For measuring what models take that nobody trained here.
-#include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
@@ -13,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/formats/gguf_model.h"
+#include "attnres/ops/packed_weight/packed_weight.h"
 #include "attnres/pretrained/gguf_tokenizer.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -29,7 +29,7 @@ struct Options {
   int64_t context = 8192;
 };
 
-// Numbers with which no activation grows or vanishes.
+// Numbers with which no activation grows or vanishes, as they are stored.
 at::Tensor numbers_of(const GgufTensor& tensor) {
   if (tensor.name.ends_with("norm.weight")) return at::ones(tensor.shape);
   if (tensor.name.ends_with("ssm_a")) return at::rand(tensor.shape).mul_(-15).sub_(1);
@@ -37,7 +37,8 @@ at::Tensor numbers_of(const GgufTensor& tensor) {
   if (tensor.shape.size() < 3) return at::randn(tensor.shape).mul_(scale);
   // Experts that are alike take the same time.
   const std::vector<int64_t> one(tensor.shape.begin() + 1, tensor.shape.end());
-  return at::randn(one).mul_(scale).expand(tensor.shape).contiguous();
+  const PackedMatrix packed = pack_weight(at::randn(one).mul_(scale), weight_format(tensor.type));
+  return packed.bytes.unsqueeze(0).expand({tensor.shape[0], -1, -1});
 }
 
 void run(const Options& options) {

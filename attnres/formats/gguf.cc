@@ -73,7 +73,14 @@ uint64_t padding(uint64_t bytes) {
 }
 
 at::Tensor stored_values(const GgufTensor& tensor) {
-  at::Tensor values = tensor.values().detach().to(at::kCPU, at::kFloat).contiguous();
+  const at::Tensor given = tensor.values();
+  if (given.scalar_type() == at::kByte) {
+    require(static_cast<uint64_t>(given.numel()) == stored_bytes(tensor),
+            "GGUF: tensor {}: its values have {} bytes, not {}", tensor.name, given.numel(),
+            stored_bytes(tensor));
+    return given.contiguous();
+  }
+  const at::Tensor values = given.detach().to(at::kCPU, at::kFloat).contiguous();
   require(values.sizes() == tensor.shape,
           "GGUF: tensor {}: its values have the shape [{}], not [{}]", tensor.name,
           fmt::join(values.sizes(), ", "), fmt::join(tensor.shape, ", "));

@@ -90,7 +90,8 @@ struct GgufTensor {
   std::string name;
   std::vector<int64_t> shape;  // slowest first, as everywhere here; one to four sizes
   GgufType type = GgufType::f32;
-  // The numbers, in this shape: asked for once, when they are written.
+  // The numbers, in this shape, or the bytes [.., packed_row_bytes] that the type stores of them:
+  // asked for once, when they are written.
   std::function<at::Tensor()> values;
 };
 

@@ -15,7 +15,6 @@
 #include "attnres/formats/stored_form.h"
 #include "attnres/model/parameter_names.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
-#include "attnres/pretrained/directory_files.h"
 #include "attnres/pretrained/named_weights.h"
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
@@ -76,8 +75,7 @@ std::map<std::string, std::string> by_our_names(const TensorFiles& files) {
   return names;
 }
 
-// Throws Error on kinds of adapters and settings that change what is computed.
-void refuse_others(const ConfigKeys& keys) {
+void require_computed(const ConfigKeys& keys) {
   keys.only("peft_type", "LORA");
   keys.only("bias", "none");
   for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias"}) keys.only(key, false);
@@ -85,6 +83,15 @@ void refuse_others(const ConfigKeys& keys) {
   for (const char* key : {"target_parameters", "trainable_token_indices", "layer_replication"}) {
     require(keys.missing(key) || keys.at(key).empty(),
             "{}: {}: attnres has maps of low rank beside linear maps only", keys.what(), key);
+  }
+}
+
+// Throws Error on kinds of adapters and settings that change what is computed.
+void refuse_others(const ConfigKeys& keys) {
+  try {
+    require_computed(keys);
+  } catch (const Error& e) {
+    fail("{}; merge it into its model in PEFT (merge_and_unload)", e.what());
   }
 }
 
@@ -138,7 +145,8 @@ Json modules_to_save(const std::vector<std::string>& names) {
 }  // namespace
 
 bool is_adapter_folder(const fs::path& folder) {
-  return path_exists(folder / kAdapterFile) && !path_exists(folder / kConfigFile);
+  return path_exists(folder / kAdapterFile) && has_tensor_files(folder, kAdapterWeights) &&
+         !has_tensor_files(folder);
 }
 
 Adapter::Adapter(const fs::path& folder)

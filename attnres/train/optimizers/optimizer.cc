@@ -35,16 +35,17 @@ std::vector<Parameter> served(const ParameterRegistry& parameters,
 
 Optimizer::Optimizer(const Transformer& model, const TrainConfig& config)
     : Optimizer(model.parameters(), config,
-                update_factors(model.parameters(), model.config().sublayers(), config)) {}
+                update_factors(model.parameters(), model.config().sublayers(), config)) {
+  for (size_t i = 0; i < factors_.size(); ++i) {
+    if (factors_[i].rate == 0) parameters_.all()[i].tensor.set_requires_grad(false);
+  }
+}
 
 Optimizer::Optimizer(const ParameterRegistry& parameters, const TrainConfig& config,
                      std::vector<UpdateFactors> factors)
     : parameters_(parameters), factors_(std::move(factors)) {
   require(factors_.size() == parameters.all().size(), "Optimizer: {} factors for {} parameters",
           factors_.size(), parameters.all().size());
-  for (size_t i = 0; i < factors_.size(); ++i) {
-    if (factors_[i].rate == 0) parameters.all()[i].tensor.set_requires_grad(false);
-  }
   for (const UpdateFactors& of : std::set<UpdateFactors>(factors_.begin(), factors_.end())) {
     if (of.rate == 0) continue;
     TrainConfig of_group = config;

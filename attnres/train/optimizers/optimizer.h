@@ -32,7 +32,8 @@ class Optimizer {
   // For a whole model, which must outlive the optimizer, and whose parameters of rate 0 require no
   // gradient from now on. Throws UsageError as update_factors does.
   Optimizer(const Transformer& model, const TrainConfig& config);
-  // With the factors of each parameter given, in their order.
+  // With the factors of each parameter given, in their order; those of what another process updates
+  // may have a rate of 0.
   Optimizer(const ParameterRegistry& parameters, const TrainConfig& config,
             std::vector<UpdateFactors> factors);
 

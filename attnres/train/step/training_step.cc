@@ -62,7 +62,7 @@ TrainingStep::TrainingStep(const Transformer& model, Optimizer& optimizer,
 void TrainingStep::forward_backward(const Batch& part) {
   const LossSum loss =
       model_.loss_sum(part, {.recompute = config_.recompute, .expert_loads = &sums_.expert_loads});
-  loss.sum.backward();
+  if (loss.sum.requires_grad()) loss.sum.backward();  // something is trained
   loss_.add_(loss.sum.detach());
   sums_.targets += loss.count;
   sums_.tokens += part.tokens();
