@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "attnres/ops/matmul/matmul.h"
@@ -45,26 +44,14 @@ at::Tensor random(at::IntArrayRef shape, int seed) {
   return at::randn(shape, generator, at::kFloat);
 }
 
-// Any numbers; where the format is only read, any bytes with scales of 1/32 to 1/8.
+// Any numbers; any bytes where the format is only read.
 PackedMatrix any_weight(WeightFormat format, at::IntArrayRef shape, int seed) {
   if (blocks_of(format).is_packed_here) return pack_weight(random(shape, seed), format);
-  const WeightBlocks& blocks = blocks_of(format);
   std::vector<int64_t> sizes = shape.vec();
   sizes.back() = packed_row_bytes(format, sizes.back());
   at::Generator generator = at::detail::createCPUGenerator(seed);
   const at::Tensor bytes = at::randint(256, sizes, generator, at::kByte);
-  auto* data = bytes.mutable_data_ptr<uint8_t>();
-  for (int64_t block = 0; block < bytes.numel(); block += blocks.bytes) {
-    if (format == WeightFormat::fp8) {
-      const float scale = 1.0F / static_cast<float>(1 + data[block] % 8);
-      for (int64_t i = 4; i < blocks.bytes; ++i) data[block + i] &= 0xbf;  // up to 1.875
-      std::memcpy(data + block, &scale, sizeof(scale));
-    }
-    if (format == WeightFormat::mxfp4) data[block] = 122 + data[block] % 4;
-    for (const int16_t half : blocks.halves) {
-      if (half >= 0) data[block + half + 1] = 0x28 + data[block + half + 1] % 8;
-    }
-  }
+  reference::tame_blocks(format, bytes.mutable_data_ptr<uint8_t>(), bytes.numel());
   return {bytes, format, shape.back()};
 }
 

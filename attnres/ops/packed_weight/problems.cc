@@ -3,7 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/nan_to_num.h>
 
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -76,23 +75,11 @@ Tensor packed_numbers(const PackedMatrix& weight) {
   return numbers;
 }
 
-// Any bytes of a weight's rows, as numbers, with scales that are neither very large nor infinite.
+// Any bytes of a weight's rows, as numbers.
 Tensor drawn_bytes(DrawnInputs& draw, WeightFormat format, int64_t N, int64_t K) {
-  const WeightBlocks& blocks = blocks_of(format);
   const int64_t row_bytes = packed_row_bytes(format, K);
   const Tensor bytes = draw.normal({N, row_bytes}, 1e4).abs().remainder(256).to(at::kByte);
-  auto* data = bytes.mutable_data_ptr<uint8_t>();
-  for (int64_t block = 0; block < N * row_bytes; block += blocks.bytes) {
-    if (format == WeightFormat::fp8) {
-      const float scale = 1.0F / static_cast<float>(1 + data[block] % 8);
-      for (int64_t i = 4; i < blocks.bytes; ++i) data[block + i] &= 0xbf;  // up to 1.875
-      std::memcpy(data + block, &scale, sizeof(scale));
-    }
-    if (format == WeightFormat::mxfp4) data[block] = 120 + data[block] % 8;
-    for (const int16_t half : blocks.halves) {
-      if (half >= 0) data[block + half + 1] = 0x28 + data[block + half + 1] % 8;  // 1/32 to 1/8
-    }
-  }
+  reference::tame_blocks(format, bytes.mutable_data_ptr<uint8_t>(), bytes.numel());
   return bytes.to(at::kDouble);
 }
 

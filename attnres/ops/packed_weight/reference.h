@@ -150,4 +150,20 @@ inline double packed_value(WeightFormat format, const uint8_t* row, int64_t k) {
   }
 }
 
+// Any bytes may be numbers that are not finite: gives these blocks scales of 1/32 to 1.
+inline void tame_blocks(WeightFormat format, uint8_t* data, int64_t bytes) {
+  const WeightBlocks& blocks = blocks_of(format);
+  for (int64_t block = 0; block < bytes; block += blocks.bytes) {
+    if (format == WeightFormat::fp8) {
+      const float scale = 1.0F / static_cast<float>(1 + data[block] % 8);
+      for (int64_t i = 4; i < blocks.bytes; ++i) data[block + i] &= 0xbf;  // up to 1.875
+      std::memcpy(data + block, &scale, sizeof(scale));
+    }
+    if (format == WeightFormat::mxfp4) data[block] = 122 + data[block] % 4;
+    for (const int16_t half : blocks.halves) {
+      if (half >= 0) data[block + half + 1] = 0x28 + data[block + half + 1] % 8;
+    }
+  }
+}
+
 }  // namespace attnres::reference
