@@ -1,7 +1,10 @@
 #include "attnres/infer/engine_c_api.h"
 
+#include <fmt/ranges.h>
+
 #include <deque>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,6 +14,7 @@
 
 struct attnres_engine {
   attnres::TextEngine engine;
+  std::string notes = {};
   std::deque<attnres::TextUpdate> unread = {};
   attnres::TextUpdate read = {};  // what `update` points into
   attnres_update update = {};
@@ -107,10 +111,16 @@ extern "C" {
 attnres_engine* attnres_engine_open(const char* model, const attnres_engine_settings* settings) {
   return attnres::guarded<attnres_engine*>(nullptr, [&] {
     attnres::require(model != nullptr, "open: give the path of a model");
-    return new attnres_engine{attnres::TextEngine(model, settings != nullptr
-                                                             ? attnres::settings_of(*settings)
-                                                             : attnres::TextEngineSettings{})};
+    std::unique_ptr<attnres_engine> engine(new attnres_engine{
+        attnres::TextEngine(model, settings != nullptr ? attnres::settings_of(*settings)
+                                                       : attnres::TextEngineSettings{})});
+    engine->notes = fmt::format("{}", fmt::join(engine->engine.notes(), "\n"));
+    return engine.release();
   });
+}
+
+const char* attnres_engine_notes(const attnres_engine* engine) {
+  return engine == nullptr || engine->notes.empty() ? nullptr : engine->notes.c_str();
 }
 
 attnres_request attnres_request_default(void) {

@@ -76,6 +76,10 @@ typedef struct {
 /* Loads a model directory, a run's folder or a GGUF file. Settings may be NULL. */
 attnres_engine* attnres_engine_open(const char* model, const attnres_engine_settings* settings);
 
+/* What of the model's files is not read, for people: a line each; NULL where there is nothing to
+ * say. Valid until the engine is closed. */
+const char* attnres_engine_notes(const attnres_engine* engine);
+
 attnres_request attnres_request_default(void);
 
 /* The request's number, 0 or more. */

@@ -82,7 +82,8 @@ struct TextEngine::Parts {
         chat_ends(tokenizer ? chat.ends(*tokenizer) : ChatEnds{}),
         ends(directory.ends(tokenizer.get())),
         engine(model, with_context_of(directory, settings)),
-        description(describe(path, model, tokenizer.get(), chat)) {
+        description(describe(path, model, tokenizer.get(), chat)),
+        notes(directory.notes()) {
     if (!generation_config) return;
     const SamplingDefaults sampling = read_sampling_defaults(directory.base());
     sampling.apply_to(description.sampling);
@@ -105,6 +106,7 @@ struct TextEngine::Parts {
   std::vector<int64_t> ends;
   Engine engine;
   ModelDescription description;
+  std::vector<std::string> notes;
   std::map<int64_t, TextStream> streams;  // by request; none without a tokenizer
 };
 
@@ -209,6 +211,10 @@ EngineCounts TextEngine::counts() const {
 
 const ModelDescription& TextEngine::model() const {
   return parts_->description;
+}
+
+const std::vector<std::string>& TextEngine::notes() const {
+  return parts_->notes;
 }
 
 std::vector<int32_t> TextEngine::prompt_ids(const std::string& text) const {

@@ -9,7 +9,7 @@
 //   }
 //
 // One thread submits, cancels and steps; const functions that look only at the model (`check`,
-// `model`, `context`, `constraint`, text and tokens) may be called by any number of others
+// `model`, `notes`, `context`, `constraint`, text and tokens) may be called by any number of others
 // meanwhile.
 //
 // What goes wrong is thrown as std::exception with a message for people.
@@ -86,6 +86,9 @@ class TextEngine {
   EngineCounts counts() const;
 
   int64_t context() const;  // most tokens of a sequence, prompt and continuation
+  // What of the model's files is not read, for people: a sentence each, as the command line prints
+  // it (ModelDirectory::notes).
+  const std::vector<std::string>& notes() const;
   // Its `sampling` is how the model's authors would have it sampled; requests have their own.
   const ModelDescription& model() const;
 
