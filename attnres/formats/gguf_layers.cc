@@ -193,7 +193,7 @@ std::vector<GgufPart> softmax_experts_parts(const ExpertsSettings& settings) {
 
 std::vector<GgufPart> experts_parts(const ModelConfig& config, GgufArchitecture) {
   const ExpertsSettings& settings = config.settings<ExpertsSettings>();
-  if (settings.scores == "softmax") return softmax_experts_parts(settings);
+  if (settings.has_softmax_scores()) return softmax_experts_parts(settings);
   std::vector<GgufPart> parts = {{"ffn_gate_inp.weight", {"gate"}, kExact},
                                  {"exp_probs_b.bias", {"e_score_correction_bias"}, kExact},
                                  {"ffn_gate_exps.weight", {"w1"}},

@@ -21,8 +21,8 @@ namespace {
 constexpr double kNever = -100;  // of logit_bias
 constexpr double kLargestBias = 100;
 constexpr double kLargestPenalty = 2;
-constexpr double kLargestFactor = 100;  // of repetition_penalty
-constexpr int64_t kRowsAtOnce = 32;     // that are in float64
+constexpr double kLargestRepetitionPenalty = 100;
+constexpr int64_t kRowsAtOnce = 32;  // that are in float64
 
 void check_penalty(const char* name, double penalty) {
   require_usage(std::abs(penalty) <= kLargestPenalty, "{}: expected a number from {} to {}, got {}",
@@ -282,10 +282,11 @@ void check(const SamplingSettings& settings) {
                   "got {}",
                   kNever, kLargestBias, id, bias);
   }
-  require_usage(settings.repetition_penalty >= 1 / kLargestFactor &&
-                    settings.repetition_penalty <= kLargestFactor,
+  require_usage(settings.repetition_penalty >= 1 / kLargestRepetitionPenalty &&
+                    settings.repetition_penalty <= kLargestRepetitionPenalty,
                 "repetition-penalty: expected a number from {} to {} (1 is none), got {}",
-                1 / kLargestFactor, kLargestFactor, settings.repetition_penalty);
+                1 / kLargestRepetitionPenalty, kLargestRepetitionPenalty,
+                settings.repetition_penalty);
   check_penalty("frequency-penalty", settings.frequency_penalty);
   check_penalty("presence-penalty", settings.presence_penalty);
   require_usage(settings.temperature >= 0 && std::isfinite(settings.temperature),

@@ -31,10 +31,11 @@ struct Activation {
               {"gelu_tanh", "GeGLU"},
               {"situ", "Kimi K3"},
               {"swiglu_oai", "gpt-oss"}}));
-    v("beta", beta, "of situ: bound of the gate", more_than(0));
-    v("linear_beta", linear_beta, "of situ: bound of the up branch; 0 or less leaves it as it is");
+    v("beta", beta, "of situ: bound of the gate", positive_factor());
+    v("linear_beta", linear_beta, "of situ: bound of the up branch; 0 or less leaves it as it is",
+      at_most(kLargestFactor));
     v("limit", limit, "of swiglu_oai: largest gate, and largest magnitude of the up branch",
-      more_than(0));
+      positive_factor());
   }
 
   bool is_situ() const { return type == "situ"; }

@@ -44,7 +44,7 @@ struct GroupedQuerySettings {
     v("sinks", sinks,
       "whether each head has a number among its scores that stands for no token (gpt-oss)");
     v("score_scale", score_scale,
-      "by which scores are multiplied; 0 stands for 1 / sqrt(head_width)", at_least(0));
+      "by which scores are multiplied; 0 stands for 1 / sqrt(head_width)", factor_from(0));
   }
 };
 
@@ -58,7 +58,7 @@ struct SlidingWindowSettings {
     v("rope_theta", rope_theta,
       "base of its own rotary frequencies, unscaled (Gemma 3); 0: positions are the model's, "
       "scaled as they are",
-      at_least(0));
+      from_to(0, kLargestTheta));
   }
 };
 

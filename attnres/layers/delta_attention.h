@@ -42,7 +42,7 @@ struct DeltaAttentionSettings {
       dimension(0));
     v("conv_width", conv_width, "tokens that the convolutions see", dimension(1));
     v("gate_lower_bound", gate_lower_bound, "lower bound of the log decay (Kimi K3); 0 for none",
-      at_most(0));
+      from_to(-kLargestFactor, 0));
     v("output_gate", output_gate, "map of the gate of the output",
       one_of({{"low_rank", "by way of head_width"}, {"full_rank", "Kimi K3"}}));
   }

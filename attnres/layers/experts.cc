@@ -185,7 +185,7 @@ Experts::Routing Experts::route(const at::Tensor& x_TD, const SequenceContext& c
   at::Tensor logits_TE = linear_map(x_TD.to(dtype), gate_.to(dtype));
   if (gate_bias_.defined()) logits_TE = logits_TE + gate_bias_.to(dtype);
   const at::Tensor scores_TE =
-      settings_.scores == "softmax" ? at::softmax(logits_TE, -1) : at::sigmoid(logits_TE);
+      settings_.has_softmax_scores() ? at::softmax(logits_TE, -1) : at::sigmoid(logits_TE);
   const at::Tensor chosen_TC =
       std::get<1>(in_chosen_groups(scores_TE.detach() + bias_).topk(settings_.chosen, -1));
   const at::Tensor scores_TC = scores_TE.gather(-1, chosen_TC);

@@ -62,7 +62,8 @@ struct ExpertsSettings {
       "experts that every token passes through: one, of hidden width shared * width", dimension(0));
     v("dense_layers", dense_layers, "Transformer layers at the start whose feed-forward is dense",
       dimension(0));
-    v("scaling", scaling, "by which the weights of a token's experts are multiplied", more_than(0));
+    v("scaling", scaling, "by which the weights of a token's experts are multiplied",
+      positive_factor());
     v("renormalize", renormalize,
       "whether the weights of a token's experts are divided by their sum");
     v("scores", scores, "of the experts, by which a token's are chosen and weighed",
@@ -79,8 +80,9 @@ struct ExpertsSettings {
     v("chosen_groups", chosen_groups, "groups that a token chooses", dimension(1));
   }
 
+  bool has_softmax_scores() const { return scores == "softmax"; }
   // Whether it chooses as DeepSeek-V3 and Kimi do, by maps without biases.
-  bool has_plain_routing() const { return scores == "sigmoid" && !router_bias && !bias; }
+  bool has_plain_routing() const { return !has_softmax_scores() && !router_bias && !bias; }
   // Fills in the defaults. Throws UsageError naming the key, `path` before it.
   void resolve(int64_t ffn_width, const std::string& path);
 };

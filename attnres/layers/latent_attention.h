@@ -58,7 +58,7 @@ struct LatentAttentionSettings {
     v("rotary", rotary, "whether the shared part of keys has rotary positions (DeepSeek-V3)");
     v("score_scale", score_scale,
       "by which scores are multiplied; 0 stands for 1 / sqrt(key_width + shared_key_width)",
-      at_least(0));
+      factor_from(0));
   }
 
   // Fills in the defaults. Throws UsageError naming the key, `path` before it.

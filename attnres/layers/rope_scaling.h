@@ -35,22 +35,23 @@ struct RopeScaling {
   void visit(V& v) {
     v("type", type, "how the frequencies of rotary positions are changed",
       one_of({"none", "linear", "llama3", "yarn"}));
-    v("factor", factor, "context now over context trained first; 1 with type none", at_least(1));
+    v("factor", factor, "context now over context trained first; 1 with type none", factor_from(1));
     v("original_context", original_context,
       "of llama3 and yarn, which need it: tokens of the context trained first", at_least(0));
     v("low_freq_factor", low_freq_factor,
       "of llama3: context over the wavelength beyond which frequencies are divided by the factor",
-      more_than(0));
+      positive_factor());
     v("high_freq_factor", high_freq_factor,
       "of llama3, above low_freq_factor: context over the wavelength below which they stay",
-      more_than(0));
+      positive_factor());
     v("beta_fast", beta_fast, "of yarn: turns in the context from which frequencies stay",
-      more_than(0));
+      positive_factor());
     v("beta_slow", beta_slow,
-      "of yarn, at most beta_fast: turns up to which they are divided by the factor", more_than(0));
+      "of yarn, at most beta_fast: turns up to which they are divided by the factor",
+      positive_factor());
     v("attention_factor", attention_factor,
       "of yarn: by which cosine and sine are multiplied; 0 stands for 0.1 ln(factor) + 1",
-      at_least(0));
+      factor_from(0));
     v("truncate", truncate, "of yarn: whether these turns are rounded outwards to whole pairs");
   }
 

@@ -76,12 +76,15 @@ struct ModelConfig {
     v("activation", activation, "activation of every feed-forward and expert");
     v("output_norm", output_norm,
       "whether the output of every sublayer is normed, beside its input (Gemma 3)");
-    v("norm_eps", norm_eps, "what is added to the mean square in RMSNorm", more_than(0));
-    v("rope_theta", rope_theta, "base of the frequencies of rotary positions", more_than(0));
+    v("norm_eps", norm_eps, "what is added to the mean square in RMSNorm",
+      from_to(1e-30, 1));  // in float32 less is 0, by which rows of zeros would be divided
+    v("rope_theta", rope_theta, "base of the frequencies of rotary positions",
+      above_to(1, kLargestTheta));
     v("rope_scaling", rope_scaling, "rotary positions beyond the context trained on first");
     v("embedding_scale", embedding_scale,
-      "by which token embeddings are multiplied; the head's are not", more_than(0));
-    v("init_std", init_std, "standard deviation with which maps and embeddings start", at_least(0));
+      "by which token embeddings are multiplied; the head's are not", positive_factor());
+    v("init_std", init_std, "standard deviation with which maps and embeddings start",
+      factor_from(0));
     v("tie_embeddings", tie_embeddings, "whether the head's weights are the embeddings");
     v("lora", lora, "maps of low rank beside those of a model, whose own stay (LoRA)");
   }

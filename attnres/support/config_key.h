@@ -20,6 +20,8 @@ struct Choice {
 
 // The largest width, number of heads or of experts, rank and the like that is taken for meant.
 inline constexpr int64_t kLargestDimension = int64_t{1} << 20;
+// The same of what something is multiplied or divided by.
+inline constexpr double kLargestFactor = 1e6;
 
 // Of a number, of each of several numbers, or of a text or each of several.
 struct Limits {
@@ -58,6 +60,15 @@ inline Limits from_to(double least, double most) {
 // A width, a number of heads and the like.
 inline Limits dimension(double least) {
   return from_to(least, kLargestDimension);
+}
+inline Limits above_to(double least, double most) {
+  return {.least = least, .most = most, .above = true};
+}
+inline Limits factor_from(double least) {
+  return from_to(least, kLargestFactor);
+}
+inline Limits positive_factor() {
+  return above_to(0, kLargestFactor);
 }
 inline Limits fraction_below_one() {
   return {.least = 0, .most = 1, .below = true};

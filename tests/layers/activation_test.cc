@@ -94,7 +94,7 @@ TEST(Activation, RefusesWhatItDoesNotKnow) {
   EXPECT_THAT(message({"gelu"}), HasSubstr("model.activation.type: expected"));
   EXPECT_THAT(message({"gelu"}), HasSubstr("gelu"));
   EXPECT_THAT(message({"situ", 0}),
-              HasSubstr("model.activation.beta: expected more than 0, got 0"));
+              HasSubstr("model.activation.beta: expected above 0 and at most 1000000, got 0"));
 }
 
 TEST(FeedForward, IsItsFormulaWithEitherActivation) {

@@ -83,7 +83,8 @@ TEST(RopeScaling, SaysWhatItDoesNotCompute) {
               HasSubstr("model.rope_scaling.type: expected none, linear, llama3 or yarn, got "
                         "longrope"));
   EXPECT_THAT(message({.factor = 2}), HasSubstr("factor: 2 without a type has no effect"));
-  EXPECT_THAT(message({.type = "linear", .factor = 0.5}), HasSubstr("factor: expected 1 or more"));
+  EXPECT_THAT(message({.type = "linear", .factor = 0.5}),
+              HasSubstr("factor: expected 1 to 1000000"));
   EXPECT_THAT(message({.type = "yarn", .factor = 2}), HasSubstr("original_context: expected"));
   EXPECT_THAT(message({.type = "llama3",
                        .factor = 2,

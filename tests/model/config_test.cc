@@ -43,7 +43,15 @@ TEST(ModelConfig, NamesWhatCannotBe) {
       {{{"layers", 2.5}}, "model.layers: expected a whole number, got 2.5"},
       {{{"width", "wide"}}, "model.width: expected a whole number, got \"wide\""},
       {{{"widht", 64}}, "the nearest known key is model.width"},
-      {{{"norm_eps", 0}}, "model.norm_eps"},
+      {{{"norm_eps", 0}}, "model.norm_eps: expected 1e-30 to 1, got 0"},
+      {{{"norm_eps", 1e30}}, "model.norm_eps: expected 1e-30 to 1, got 1e+30"},
+      {{{"rope_theta", 1}}, "model.rope_theta: expected above 1 and at most 1000000000000, got 1"},
+      {{{"rope_theta", 1e30}}, "model.rope_theta: expected above 1"},
+      {{{"rope_scaling", {{"type", "linear"}, {"factor", 1e30}}}},
+       "model.rope_scaling.factor: expected 1 to 1000000, got 1e+30"},
+      {{{"embedding_scale", 1e30}}, "model.embedding_scale: expected above 0 and at most 1000000"},
+      {{{"grouped_query", {{"score_scale", 1e30}}}}, "model.grouped_query.score_scale: expected 0"},
+      {{{"experts", {{"count", 4}, {"scaling", 1e30}}}}, "model.experts.scaling: expected above 0"},
       {{{"depth_mixing", 3}}, "model.depth_mixing: expected an object"},
       {{{"depth_mixing", "residual"}}, "write model.depth_mixing.type=residual"},
       {{{"depth_mixing", Json::object()}}, "model.depth_mixing.type"},
@@ -52,6 +60,14 @@ TEST(ModelConfig, NamesWhatCannotBe) {
     EXPECT_NE(refusal(model).find(expected), std::string::npos)
         << model.dump() << ": " << refusal(model);
   }
+}
+
+TEST(ModelConfig, TakesTheLargestNumbersThatItNames) {
+  const ModelConfig config =
+      read_model_config({{"norm_eps", 1}, {"rope_theta", 1e12}, {"embedding_scale", 1e6}});
+  EXPECT_EQ(config.norm_eps, 1);
+  EXPECT_EQ(config.rope_theta, 1e12);
+  EXPECT_EQ(config.embedding_scale, 1e6);
 }
 
 }  // namespace

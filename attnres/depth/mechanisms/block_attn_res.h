@@ -82,7 +82,7 @@ struct AttnResSettings {
       "effect on a model whose parameters are read",
       from_to(0, 100));
     v("score_scale", score_scale, "c, the factor of the scores",
-      Limits{.least = 0, .most = 1000, .above = true}.or_one_of(
+      above_to(0, 1000).or_one_of(
           {{"1/sqrt(d)", "d the width, whatever the heads"},
            {"learned", "one a site, 1 at the start; its logarithm is the parameter"}}));
     v("value_query", value_query,

@@ -21,6 +21,9 @@ struct RotaryFrequencies {
   auto operator<=>(const RotaryFrequencies&) const = default;
 };
 
+// The largest theta that is taken for meant.
+inline constexpr double kLargestTheta = 1e12;
+
 // theta^(-2c/K) for c < K/2.
 RotaryFrequencies rotary_frequencies(int64_t head_width, double theta);
 
