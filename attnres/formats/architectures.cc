@@ -8,6 +8,7 @@
 
 #include "attnres/depth/mechanisms/block_attn_res.h"
 #include "attnres/formats/llama_family.h"
+#include "attnres/formats/llama_misfit.h"
 #include "attnres/layers/attention.h"
 #include "attnres/layers/delta_attention.h"
 #include "attnres/layers/experts.h"
@@ -55,8 +56,8 @@ std::string why_not_public(const ModelConfig& model) {
   }
   if (model.is_residual() && has_llama_attention(model) &&
       model.settings<ExpertsSettings>().count == 0) {
-    return "its windows, norms, biases, positions and activation together are those of none that "
-           "attnres knows (Llama, Mistral, Qwen 2 and 3, SmolLM 3, Gemma 3)";
+    return why_not_llama_family(model) +
+           " (attnres knows Llama, Mistral, Qwen 2 and 3, SmolLM 3 and Gemma 3)";
   }
   return "Block AttnRes, experts, delta and latent attention are known only of Kimi K3, where "
          "every layer has delta or latent attention, some have either, experts with shared ones "

@@ -42,6 +42,16 @@ class ConfigKeys {
   int64_t whole(const char* key, int64_t otherwise) const {
     return missing(key) ? otherwise : whole(key);
   }
+  // Of what has to be there, where a recipe's 0 stands for a default: 1 or more.
+  int64_t positive(const char* key) const {
+    const int64_t value = whole(key);
+    require(value >= 1, "{}: {}: expected 1 or more, got {}", what_, key, value);
+    return value;
+  }
+  // `otherwise`, which may be that 0, where the key is missing.
+  int64_t positive(const char* key, int64_t otherwise) const {
+    return missing(key) ? otherwise : positive(key);
+  }
   double number(const char* key, double otherwise) const {
     if (missing(key)) return otherwise;
     const Json& value = at(key);

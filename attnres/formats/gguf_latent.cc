@@ -149,39 +149,32 @@ void read_deepseek(const GgufFile& file, const ConfigKeys& keys, Json& model) {
   experts["chosen_groups"] = keys.whole("expert_group_used_count");
 }
 
-void check_kimi(const ModelConfig& config) {
-  require(!has_gemma_parts(config),
-          "model.output_norm, embedding_scale or gelu_tanh: llama.cpp computes them only with "
-          "grouped_query attention");
+void check_kimi(const ModelConfig& config, const std::string& name) {
+  require_in_llama_cpp(name, "output_norm", config.output_norm, false);
+  require_in_llama_cpp(name, "embedding_scale", config.embedding_scale, 1);
   require(config.activation.type == "silu" || config.activation.is_situ(),
           "model.activation.type {}: llama.cpp computes silu and situ with these layers; write "
           "safetensors",
           config.activation.type);
   require(
       has_kimi_attention(config),
-      "model.attention: llama.cpp computes grouped_query in every layer, or some layers of each "
-      "of delta and latent; this model has another mixture");
+      "model.attention {}: llama.cpp computes grouped_query in every layer, or some layers of each "
+      "of delta and latent, and no other mixture; write safetensors",
+      Json(config.attention).dump());
   const auto& delta = config.settings<DeltaAttentionSettings>();
   const auto& latent = config.settings<LatentAttentionSettings>();
   const auto& experts = config.settings<ExpertsSettings>();
   require(delta.heads == config.heads,
           "model.delta_attention.heads {}: llama.cpp computes as many as latent attention has, {}",
           delta.heads, config.heads);
-  require(experts.has_plain_routing(),
-          "model.experts.scores {}, router_bias or bias: llama.cpp computes experts that sigmoid "
-          "chooses, without biases; write safetensors",
-          experts.scores);
-  require(experts.groups == 1 && experts.latent_norm,
-          "model.experts.groups {} and latent_norm {}: llama.cpp computes 1 and true; write "
-          "safetensors",
-          experts.groups, experts.latent_norm);
-  require(
-      !latent.rotary && latent.score_scale == 0,
-      "model.latent_attention.rotary or score_scale: llama.cpp computes latent attention beside "
-      "delta attention without them; write safetensors");
-  require(experts.renormalize,
-          "model.experts.renormalize false: llama.cpp always divides these experts' weights by "
-          "their sum; write safetensors");
+  require_in_llama_cpp(name, "experts.scores", experts.scores, "sigmoid");
+  require_in_llama_cpp(name, "experts.router_bias", experts.router_bias, false);
+  require_in_llama_cpp(name, "experts.bias", experts.bias, false);
+  require_in_llama_cpp(name, "experts.groups", experts.groups, 1);
+  require_in_llama_cpp(name, "experts.latent_norm", experts.latent_norm, true);
+  require_in_llama_cpp(name, "experts.renormalize", experts.renormalize, true);
+  require_in_llama_cpp(name, "latent_attention.rotary", latent.rotary, false);
+  require_in_llama_cpp(name, "latent_attention.score_scale", latent.score_scale, 0);
 }
 
 void write_kimi(const ModelConfig& config, GgufKeys& keys) {
@@ -299,13 +292,13 @@ std::vector<GgufLayout> gguf_latent_layouts() {
            .read = read_deepseek},
           {.architecture = GgufArchitecture::kimi_linear,
            .name = "kimi-linear",
-           .check = check_kimi,
+           .check = [](const ModelConfig& config) { check_kimi(config, "kimi-linear"); },
            .write = write_kimi,
            .read = [](const GgufFile& file, const ConfigKeys& keys,
                       Json& model) { read_kimi(file, keys, /*k3=*/false, model); }},
           {.architecture = GgufArchitecture::kimi_k3,
            .name = "kimi-k3",
-           .check = check_kimi,
+           .check = [](const ModelConfig& config) { check_kimi(config, "kimi-k3"); },
            .write = write_k3,
            .read = read_k3}};
 }

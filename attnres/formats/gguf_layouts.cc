@@ -11,6 +11,7 @@
 #include "attnres/formats/gguf_llama.h"
 #include "attnres/formats/gguf_softmax_experts.h"
 #include "attnres/formats/llama_family.h"
+#include "attnres/formats/llama_misfit.h"
 #include "attnres/layers/experts.h"
 #include "attnres/layers/latent_attention.h"
 #include "attnres/support/error.h"
@@ -65,17 +66,19 @@ std::string llama_name(const ModelConfig& config) {
           "model.depth_mixing.type block_attn_res: llama.cpp computes it with delta and latent "
           "attention only, and this model's is grouped_query");
   if (has_softmax_experts(config)) return softmax_experts_name(config);
+  const auto& experts = config.settings<ExpertsSettings>();
   require(
-      config.settings<ExpertsSettings>().count == 0,
-      "model.experts: llama.cpp computes these experts with delta and latent attention only, and "
-      "this model's is grouped_query");
+      experts.count == 0,
+      "model.experts.scores {}: llama.cpp computes only softmax beside grouped_query attention; "
+      "write safetensors",
+      experts.scores);
   require(!config.activation.is_situ(),
-          "model.activation.type {}: llama.cpp computes silu with grouped_query attention",
+          "model.activation.type {}: llama.cpp computes silu with grouped_query attention; write "
+          "safetensors",
           config.activation.type);
   const std::string type = llama_family_type(config);
-  require(!type.empty(),
-          "this model's windows, norms, biases, positions and activation together are those of no "
-          "architecture that llama.cpp has; write safetensors");
+  require(!type.empty(), "{}, and llama.cpp computes no other; write safetensors",
+          why_not_llama_family(config));
   require(type != "mistral",
           "model.attention sliding_window: llama.cpp computes Mistral as Llama, without a window; "
           "write safetensors. A model that sees no more than its window at once is the same "

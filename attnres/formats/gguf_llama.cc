@@ -51,25 +51,25 @@ void check_without_windows(const ModelConfig& config, const std::string& name) {
 }
 
 void check_llama(const ModelConfig& config) {
-  check_without_windows(config, "llama");
-  if (!has_softmax_experts(config)) return;
-  check_gguf_softmax_experts(config);
+  constexpr const char* kName = "llama";
+  if (!has_softmax_experts(config)) return check_without_windows(config, kName);
+  check_gguf_softmax_experts(config, kName);
   const int64_t width = config.settings<ExpertsSettings>().width;
-  require(width == config.ffn_width && config.activation.type == "silu",
-          "model.experts.width {} and activation {}: llama.cpp computes a llama with experts of "
-          "ffn_width, {}, and silu; write safetensors",
-          width, config.activation.type, config.ffn_width);
+  require(width == config.ffn_width,
+          "model.experts.width {}: llama.cpp computes llama with experts of ffn_width, {}; write "
+          "safetensors",
+          width, config.ffn_width);
 }
 
 void write_llama(const ModelConfig& config, GgufKeys& keys) {
-  write_gguf_heads(config, keys);
-  if (has_softmax_experts(config)) write_gguf_softmax_experts(config, keys);
+  (has_softmax_experts(config) ? write_gguf_softmax_experts : write_gguf_heads)(config, keys);
 }
 
+// Mixtral's experts are of feed_forward_length, whatever else the file says.
 void read_llama_or_mixtral(const GgufFile& file, const ConfigKeys& keys, Json& model) {
-  keys.only(kGgufWindow, 0);
-  read_gguf_heads(file, keys, model);
-  if (keys.whole("expert_count", 0) > 0) read_gguf_softmax_experts(keys, model);
+  if (keys.whole("expert_count", 0) == 0) return read_without_windows(file, keys, model);
+  read_gguf_softmax_experts(file, keys, model);
+  model["experts"]["width"] = model["ffn_width"];
 }
 
 void check_qwen2(const ModelConfig& config) {

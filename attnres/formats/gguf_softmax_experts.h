@@ -9,6 +9,7 @@
 // moved the bias of the choice from zero there is no place for it.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "attnres/formats/gguf_layouts.h"
@@ -19,10 +20,10 @@ namespace attnres {
 bool has_softmax_experts(const ModelConfig& config);
 const char* softmax_experts_name(const ModelConfig& config);
 
-// Of `llama` with experts: what its layout has beside the dense one's.
-void check_gguf_softmax_experts(const ModelConfig& config);
+// Of `llama` with experts, and of qwen3moe.
+void check_gguf_softmax_experts(const ModelConfig& config, const std::string& name);
 void write_gguf_softmax_experts(const ModelConfig& config, GgufKeys& keys);
-void read_gguf_softmax_experts(const ConfigKeys& keys, Json& model);
+void read_gguf_softmax_experts(const GgufFile& file, const ConfigKeys& keys, Json& model);
 
 std::vector<GgufLayout> gguf_softmax_experts_layouts();
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 
+#include "attnres/formats/gemma_scales.h"
 #include "attnres/formats/rope_json.h"
 #include "attnres/layers/attention.h"
 #include "attnres/layers/delta_attention.h"
@@ -25,16 +26,6 @@ struct LlamaParts {
   bool gemma;  // GeGLU, norms of outputs, a scale of embeddings
 };
 
-// Whether its score_scale is that of a whole number, as Gemma's files hold it.
-bool has_whole_score_scale(const ModelConfig& model) {
-  const double scale = model.settings<GroupedQuerySettings>().score_scale;
-  return scale == 0 || std::abs(scale * std::sqrt(std::round(1 / (scale * scale))) - 1) < 1e-12;
-}
-
-double gemma_embedding_scale(int64_t width) {
-  return std::sqrt(static_cast<double>(width));
-}
-
 // None where it has what no member has, or parts of Gemma without the others.
 std::optional<LlamaParts> llama_parts(const ModelConfig& model) {
   const auto& settings = model.settings<GroupedQuerySettings>();
@@ -48,9 +39,8 @@ std::optional<LlamaParts> llama_parts(const ModelConfig& model) {
                       .own_window_theta = model.settings<SlidingWindowSettings>().rope_theta > 0,
                       .nope = model.has_attention(kNope),
                       .gemma = model.output_norm};
-  const bool has_gemma_parts =
-      model.activation.type == "gelu_tanh" && has_whole_score_scale(model) &&
-      std::abs(model.embedding_scale / gemma_embedding_scale(model.width) - 1) < 1e-6;
+  const bool has_gemma_parts = model.activation.type == "gelu_tanh" &&
+                               has_whole_score_scale(model) && has_gemma_embedding_scale(model);
   const bool has_none =
       model.activation.type == "silu" && model.embedding_scale == 1 && settings.score_scale == 0;
   if (parts.gemma ? !has_gemma_parts : !has_none) return {};

@@ -383,7 +383,7 @@ TEST(GgufModel, SaysWhatLlamaCppDoesNotCompute) {
   EXPECT_THAT(refusal({{"activation", {{"type", "situ"}}}}), HasSubstr("activation.type situ"));
   EXPECT_THAT(refusal({{"experts", {{"count", 4}}}}), HasSubstr("model.experts"));
   EXPECT_THAT(refusal(kimi_json({{"attention", {"delta", "grouped_query", "latent"}}})),
-              HasSubstr("another mixture"));
+              HasSubstr("no other mixture"));
   EXPECT_THAT(refusal(kimi_json({{"delta_attention", {{"heads", 2}}}})), HasSubstr("heads 2"));
   EXPECT_THAT(refusal(kimi_json({{"experts", {{"renormalize", false}}}})),
               HasSubstr("experts.renormalize"));

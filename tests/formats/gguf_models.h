@@ -92,6 +92,28 @@ inline ModelConfig gguf_deepseek2(const Json& changes = Json::object()) {
   return gguf_kimi(json);
 }
 
+inline ModelConfig gguf_qwen3moe() {
+  return gguf_relative({{"grouped_query", {{"qk_norm", true}}},
+                        {"experts",
+                         {{"count", 4},
+                          {"chosen", 2},
+                          {"width", 32},
+                          {"shared", 0},
+                          {"dense_layers", 0},
+                          {"scores", "softmax"}}}});
+}
+
+inline ModelConfig gguf_gpt_oss() {
+  Json json = write_config(gguf_qwen3moe());
+  json.merge_patch(
+      {{"attention", {"sliding_window", "grouped_query"}},
+       {"grouped_query",
+        {{"qk_norm", false}, {"qkv_bias", true}, {"output_bias", true}, {"sinks", true}}},
+       {"experts", {{"router_bias", true}, {"bias", true}}},
+       {"activation", {{"type", "swiglu_oai"}}}});
+  return read_model_config(json);
+}
+
 inline Transformer perturbed_model(const ModelConfig& config) {
   return perturbed(Transformer(config, kSmallVocabulary, /*seed=*/1, at::kFloat));
 }

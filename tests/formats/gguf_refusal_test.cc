@@ -3,9 +3,11 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "attnres/support/error.h"
 #include "tests/formats/changed_gguf.h"
@@ -144,6 +146,119 @@ TEST(GgufRefusals, RefuseOtherTensors) {
               HasSubstr("output_norm.weight holds numbers that are not finite"));
 }
 
+// One key at a time.
+TEST(GgufRefusals, NameTheKeyThatLlamaCppDoesNotCompute) {
+  const auto refused = [](const ModelConfig& model, const std::string& key, const Json& value) {
+    Json json = write_config(model);
+    json[Json::json_pointer(key)] = value;
+    const ModelConfig config = read_model_config(json);
+    return message_of<Error>([&] { gguf_architecture(config); });
+  };
+  const auto expected = [](const std::string& name, const std::string& key, const Json& value,
+                           const Json& computed) {
+    std::string dotted = key;
+    std::replace(dotted.begin(), dotted.end(), '/', '.');
+    const auto text = [](const Json& json) {
+      return json.is_string() ? json.get<std::string>() : json.dump();
+    };
+    return fmt::format("model{} {}: llama.cpp computes only {} in {}; write safetensors", dotted,
+                       text(value), text(computed), name);
+  };
+  const ModelConfig moe = gguf_qwen3moe();
+  EXPECT_EQ(gguf_architecture(moe), "qwen3moe");
+  for (const auto& [key, value, computed] : {std::tuple("/experts/shared", Json(1), Json(0)),
+                                             {"/experts/dense_layers", 1, 0},
+                                             {"/experts/latent_width", 32, 0},
+                                             {"/experts/groups", 2, 1},
+                                             {"/experts/scaling", 2.5, 1},
+                                             {"/experts/renormalize", false, true},
+                                             {"/experts/router_bias", true, false},
+                                             {"/experts/bias", true, false},
+                                             {"/grouped_query/qkv_bias", true, false},
+                                             {"/grouped_query/output_bias", true, false},
+                                             {"/grouped_query/score_scale", 0.5, 0},
+                                             {"/output_norm", true, false},
+                                             {"/embedding_scale", 2.5, 1},
+                                             {"/activation/type", "gelu_tanh", "silu"}}) {
+    EXPECT_EQ(refused(moe, key, value), expected("qwen3moe", key, value, computed));
+  }
+  EXPECT_THAT(refused(moe, "/attention", {"grouped_query", "sliding_window"}),
+              HasSubstr("but layer 1 (from 0) is sliding_window"));
+  const Json llama3 = {{"type", "llama3"}, {"factor", 4}, {"original_context", 32}};
+  EXPECT_THAT(refused(moe, "/rope_scaling", llama3), HasSubstr("and this model is qwen3moe"));
+
+  const ModelConfig gpt_oss = gguf_gpt_oss();
+  EXPECT_EQ(gguf_architecture(gpt_oss), "gpt-oss");
+  for (const auto& [key, value, computed] :
+       {std::tuple("/grouped_query/qkv_bias", Json(false), Json(true)),
+        {"/grouped_query/output_bias", false, true},
+        {"/grouped_query/qk_norm", true, false},
+        {"/experts/router_bias", false, true},
+        {"/experts/bias", false, true},
+        {"/activation/type", "silu", "swiglu_oai"},
+        {"/activation/limit", 1.5, 7},
+        {"/tie_embeddings", true, false},
+        {"/sliding_window/rope_theta", 20.5, 0}}) {
+    EXPECT_EQ(refused(gpt_oss, key, value), expected("gpt-oss", key, value, computed));
+  }
+  Json yarn = gguf_yarn();
+  yarn["truncate"] = false;
+  EXPECT_THAT(refused(gpt_oss, "/rope_scaling", yarn), HasSubstr("truncate false"));
+
+  const ModelConfig k3 = gguf_k3();
+  for (const auto& [key, value, computed] :
+       {std::tuple("/experts/scores", Json("softmax"), Json("sigmoid")),
+        {"/experts/router_bias", true, false},
+        {"/experts/bias", true, false},
+        {"/experts/groups", 2, 1},
+        {"/experts/latent_norm", false, true},
+        {"/experts/renormalize", false, true},
+        {"/latent_attention/rotary", true, false},
+        {"/latent_attention/score_scale", 0.5, 0},
+        {"/output_norm", true, false},
+        {"/embedding_scale", 2.5, 1}}) {
+    EXPECT_EQ(refused(k3, key, value), expected("kimi-k3", key, value, computed));
+  }
+}
+
+// What of a dense model no relative of Llama has beside the rest.
+TEST(GgufRefusals, NameWhatNoRelativeOfLlamaHas) {
+  const auto refused = [](const ModelConfig& model, const Json& changes) {
+    Json json = write_config(model);
+    json.merge_patch(changes);
+    const ModelConfig config = read_model_config(json);
+    return message_of<Error>([&] { gguf_architecture(config); });
+  };
+  const auto heads = [](const char* key) { return Json{{"grouped_query", {{key, true}}}}; };
+  const ModelConfig llama = gguf_llama(), smollm = gguf_smollm3(), gemma = gguf_gemma3();
+  for (const auto& [model, changes, message] :
+       {std::tuple(llama, heads("output_bias"), "grouped_query.output_bias is true, but only gpt"),
+        {llama, heads("sinks"), "grouped_query.sinks is true, but only gpt"},
+        {llama, {{"embedding_scale", 2.5}}, "embedding_scale is 2.5, but models without"},
+        {llama, {{"grouped_query", {{"score_scale", 0.5}}}}, "score_scale is 0.5, but models"},
+        {llama, {{"activation", {{"type", "gelu_tanh"}}}}, "activation.type is gelu_tanh, but"},
+        {llama,
+         {{"attention", {"sliding_window"}}, {"sliding_window", {{"rope_theta", 20.5}}}},
+         "sliding_window.rope_theta is 20.5, but"},
+        {llama,
+         {{"attention", {"grouped_query", "sliding_window"}}},
+         "attention is sliding_window"},
+        {smollm, heads("qkv_bias"), "grouped_query.qkv_bias is true, but SmolLM 3"},
+        {smollm, heads("qk_norm"), "grouped_query.qk_norm is true, but SmolLM 3"},
+        {gemma, heads("qkv_bias"), "grouped_query.qkv_bias is true, but Gemma 3"},
+        {gemma, {{"grouped_query", {{"qk_norm", false}}}}, "qk_norm is false, but Gemma 3"},
+        {gemma,
+         {{"embedding_scale", 2.5}},
+         "embedding_scale is 2.5, but Gemma 3, which has "
+         "output_norm, has sqrt(width), 8"},
+        {gemma, {{"grouped_query", {{"score_scale", 0.3}}}}, "score_scale is 0.3, but Gemma 3"},
+        {gemma, {{"activation", {{"type", "silu"}}}}, "activation.type is silu, but Gemma 3"},
+        {gemma, {{"attention", {"nope", "sliding_window"}}}, "attention is nope, but Gemma 3"}}) {
+    EXPECT_THAT(refused(model, changes),
+                AllOf(HasSubstr(message), HasSubstr("computes no other; write safetensors")));
+  }
+}
+
 // Models of Llama's family and of DeepSeek-V3; gguf_model_test.cc has Kimi's.
 TEST(GgufRefusals, SayWhatLlamaCppDoesNotCompute) {
   const auto refused = [](const Json& json) {
@@ -166,7 +281,8 @@ TEST(GgufRefusals, SayWhatLlamaCppDoesNotCompute) {
   EXPECT_THAT(relative({{"attention", {"grouped_query", "nope"}}}),
               HasSubstr("every fourth layer, and no other, without positions, but layer 1"));
   EXPECT_THAT(relative({{"grouped_query", {{"qk_norm", true}, {"qkv_bias", true}}}}),
-              HasSubstr("of no architecture that llama.cpp has"));
+              HasSubstr("model.grouped_query.qkv_bias is true, but Qwen 3, which has qk_norm, has "
+                        "false, and llama.cpp computes no other; write safetensors"));
   const Json llama3 = {{"type", "llama3"}, {"factor", 4}, {"original_context", 32}};
   EXPECT_THAT(relative({{"grouped_query", qk_norm}, {"rope_scaling", llama3}}),
               HasSubstr("llama3: llama.cpp scales positions so in Llama only"));

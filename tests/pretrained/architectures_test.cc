@@ -321,7 +321,8 @@ TEST(PublicLayouts, AreThoseOfTheFamily) {
   config.settings<GroupedQuerySettings>().qkv_bias = true;
   EXPECT_EQ(layout_of(config), FileLayout::attnres);
   EXPECT_THAT(message_of<Error>([&] { public_layout(config); }),
-              HasSubstr("its windows, norms, biases, positions and activation together"));
+              HasSubstr("model.grouped_query.qkv_bias is true, but Qwen 3, which has qk_norm, has "
+                        "false"));
   config = load_model(fixture("gemma3_tiny"))->config();
   config.embedding_scale = 3;
   EXPECT_EQ(layout_of(config), FileLayout::attnres);

@@ -171,13 +171,14 @@ TEST(ModelsOfTransformers, AreRefusedWhereLlamaCppComputesOthers) {
   EXPECT_THAT(refusal("qwen2_tiny"), HasSubstr("computes qwen2 without windows"));
   EXPECT_THAT(refusal("smollm3_tiny"), HasSubstr("but layer 1 (from 0) is nope"));
   EXPECT_THAT(refusal("gemma3_tiny"), HasSubstr("query_pre_attn_scalar"));
-  EXPECT_THAT(refusal("mixtral_tiny"), HasSubstr("computes llama without windows"));
-  EXPECT_THAT(refusal("qwen3_moe_tiny"), HasSubstr("computes qwen3moe with experts without them"));
+  EXPECT_THAT(refusal("mixtral_tiny"), HasSubstr("computes llama with experts and no windows"));
+  EXPECT_THAT(refusal("qwen3_moe_tiny"), HasSubstr("layer 0 (from 0) is sliding_window"));
   ModelConfig whole = load_model(fixture("qwen3_moe_tiny"))->config();
   whole.attention = {kGroupedQuery};
-  EXPECT_THAT(message_of<Error>([&] { gguf_architecture(whole); }),
-              HasSubstr("divides their weights by their sum"));
-  EXPECT_THAT(refusal("gpt_oss_tiny"), HasSubstr("whose limit is 7"));
+  EXPECT_THAT(
+      message_of<Error>([&] { gguf_architecture(whole); }),
+      HasSubstr("model.experts.renormalize false: llama.cpp computes only true in qwen3moe"));
+  EXPECT_THAT(refusal("gpt_oss_tiny"), HasSubstr("truncate false: llama.cpp computes only true"));
 }
 
 }  // namespace
