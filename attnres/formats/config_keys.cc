@@ -33,28 +33,32 @@ int64_t read_vocabulary(const ConfigKeys& keys, std::optional<int64_t> otherwise
   return read_within(keys, "vocab_size", otherwise, 1, INT32_MAX);
 }
 
-const FileNames& common_file_names() {
-  static const FileNames names = {{"layers", "num_hidden_layers"},
-                                  {"width", "hidden_size"},
-                                  {"heads", "num_attention_heads"},
-                                  {"kv_heads", "num_key_value_heads"},
-                                  {"head_width", "head_dim"},
-                                  {"ffn_width", "intermediate_size"},
-                                  {"norm_eps", "rms_norm_eps"},
-                                  {"rope_theta", "rope_theta"},
-                                  {"rope_scaling", "rope_scaling"},
-                                  {"init_std", "initializer_range"},
-                                  {"sliding_window.window", "sliding_window"},
-                                  {"latent_attention.kv_rank", "kv_lora_rank"},
-                                  {"latent_attention.q_rank", "q_lora_rank"},
-                                  {"latent_attention.key_width", "qk_nope_head_dim"},
-                                  {"latent_attention.shared_key_width", "qk_rope_head_dim"},
-                                  {"latent_attention.value_width", "v_head_dim"},
-                                  {"experts.width", "moe_intermediate_size"},
-                                  {"experts.dense_layers", "first_k_dense_replace"},
-                                  {"experts.scaling", "routed_scaling_factor"},
-                                  {"experts.chosen_groups", "topk_group"}};
-  return names;
+FileNames with_common_names(FileNames own) {
+  static const FileNames names = {
+      {"layers", "num_hidden_layers"},
+      {"width", "hidden_size"},
+      {"heads", "num_attention_heads"},
+      {"kv_heads", "num_key_value_heads"},
+      {"head_width", "head_dim"},
+      {"ffn_width", "intermediate_size"},
+      {"norm_eps", "rms_norm_eps"},
+      {"rope_theta", "rope_theta"},
+      {"rope_scaling.original_context", "original_max_position_embeddings"},
+      {"rope_scaling", "rope_scaling"},
+      {"init_std", "initializer_range"},
+      {"sliding_window.window", "sliding_window"},
+      {"latent_attention.kv_rank", "kv_lora_rank"},
+      {"latent_attention.q_rank", "q_lora_rank"},
+      {"latent_attention.key_width", "qk_nope_head_dim"},
+      {"latent_attention.shared_key_width", "qk_rope_head_dim"},
+      {"latent_attention.value_width", "v_head_dim"},
+      {"experts.chosen", "num_experts_per_tok"},
+      {"experts.width", "moe_intermediate_size"},
+      {"experts.dense_layers", "first_k_dense_replace"},
+      {"experts.scaling", "routed_scaling_factor"},
+      {"experts.chosen_groups", "topk_group"}};
+  own.insert(own.end(), names.begin(), names.end());
+  return own;
 }
 
 namespace {
@@ -85,7 +89,9 @@ ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const c
   try {
     return read_model_config(model, path);
   } catch (const UsageError& e) {
-    std::string message = e.what();
+    // A mechanism knows a recipe's name of its settings.
+    std::string message =
+        with_name(e.what(), "model.depth_mixing", fmt::format("{}.depth_mixing", path));
     for (const auto& [ours, theirs] : names) {
       message = with_name(message, fmt::format("{}.{}", path, ours), theirs);
       // Elsewhere words such as heads are words.

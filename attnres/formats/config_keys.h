@@ -126,8 +126,8 @@ int64_t read_vocabulary(const ConfigKeys& keys, std::optional<int64_t> otherwise
 
 // What keys of a recipe's `model` are called in a file: {"kv_heads", "num_key_value_heads"}.
 using FileNames = std::vector<std::pair<std::string_view, std::string_view>>;
-// Those that Llama's relatives, DeepSeek and Kimi have in common.
-const FileNames& common_file_names();
+// Those that Llama's relatives, DeepSeek and Kimi have in common, after one's own.
+FileNames with_common_names(FileNames own);
 
 // A recipe's `model`, made of what the file says. Throws Error naming the file, and its own key
 // where `names` has it, where it is not one; `path` is what the others lie under.

@@ -22,6 +22,7 @@ double usual_score_scale(const LatentAttentionSettings& settings) {
 double read_score_scale(const ConfigKeys& keys, const StoredRope& rope, double usual) {
   if (rope.scaling.is_none()) return 0;
   const double mscale = keys.inner(rope_key(keys)).number("mscale_all_dim", 0);
+  require(mscale >= 0, "{}: mscale_all_dim: expected 0 or more, got {}", keys.what(), mscale);
   if (mscale == 0 || rope.scaling.factor <= 1) return 0;
   const double factor = 0.1 * mscale * std::log(rope.scaling.factor) + 1;
   return usual * factor * factor;
@@ -34,11 +35,11 @@ double mscale_all_dim(const ModelConfig& model) {
 }
 
 Json read_latent(const ConfigKeys& keys, const StoredRope& rope) {
-  LatentAttentionSettings settings = {.kv_rank = keys.whole("kv_lora_rank"),
-                                      .q_rank = keys.whole("q_lora_rank", 0),
-                                      .key_width = keys.whole("qk_nope_head_dim"),
-                                      .shared_key_width = keys.whole("qk_rope_head_dim"),
-                                      .value_width = keys.whole("v_head_dim"),
+  LatentAttentionSettings settings = {.kv_rank = keys.positive("kv_lora_rank"),
+                                      .q_rank = keys.positive("q_lora_rank", 0),
+                                      .key_width = keys.positive("qk_nope_head_dim"),
+                                      .shared_key_width = keys.positive("qk_rope_head_dim"),
+                                      .value_width = keys.positive("v_head_dim"),
                                       .rotary = true};
   settings.score_scale = read_score_scale(keys, rope, usual_score_scale(settings));
   return write_config(settings);
@@ -49,9 +50,9 @@ Json read_experts_of_deepseek(const ConfigKeys& keys) {
   keys.only("topk_method", "noaux_tc");
   keys.only("moe_layer_freq", 1);
   Json experts;
-  experts["count"] = keys.whole("n_routed_experts");
+  experts["count"] = keys.positive("n_routed_experts");
   experts["chosen"] = keys.whole("num_experts_per_tok");
-  experts["width"] = keys.whole("moe_intermediate_size");
+  experts["width"] = keys.positive("moe_intermediate_size");
   experts["shared"] = keys.whole("n_shared_experts");
   experts["dense_layers"] = keys.whole("first_k_dense_replace", 3);
   experts["scaling"] = keys.number("routed_scaling_factor", 2.5);
@@ -59,17 +60,6 @@ Json read_experts_of_deepseek(const ConfigKeys& keys) {
   experts["groups"] = keys.whole("n_group", 8);
   experts["chosen_groups"] = keys.whole("topk_group", 4);
   return experts;
-}
-
-FileNames deepseek_file_names() {
-  FileNames names = common_file_names();
-  for (const auto& name : FileNames{{"experts.count", "n_routed_experts"},
-                                    {"experts.chosen", "num_experts_per_tok"},
-                                    {"experts.shared", "n_shared_experts"},
-                                    {"experts.groups", "n_group"}}) {
-    names.push_back(name);
-  }
-  return names;
 }
 
 }  // namespace
@@ -129,7 +119,7 @@ ModelConfig from_deepseek_json(const ConfigKeys& keys) {
   model["width"] = keys.whole("hidden_size");
   model["heads"] = heads;
   model["kv_heads"] = heads;
-  model["ffn_width"] = keys.whole("intermediate_size");
+  model["ffn_width"] = keys.positive("intermediate_size");
   model["attention"] = {kLatent};
   model["latent_attention"] = latent;
   model["experts"] = experts;
@@ -139,7 +129,11 @@ ModelConfig from_deepseek_json(const ConfigKeys& keys) {
   model["rope_scaling"] = write_config(rope.scaling);
   model["tie_embeddings"] = keys.flag("tie_word_embeddings", false);
   model["depth_mixing"] = {{"type", "residual"}};
-  return read_stored_model(model, keys, "as a model of attnres", deepseek_file_names());
+  return read_stored_model(model, keys, "as a model of attnres",
+                           with_common_names({{"experts.count", "n_routed_experts"},
+                                              {"experts.shared", "n_shared_experts"},
+                                              {"experts.groups", "n_group"},
+                                              {"latent_attention.score_scale", "mscale_all_dim"}}));
 }
 
 }  // namespace attnres

@@ -83,7 +83,7 @@ Json read_common(const GgufFile& file, const ConfigKeys& keys, int64_t layers) {
   model["layers"] = layers;
   model["width"] = keys.whole("embedding_length");
   model["heads"] = keys.whole("attention.head_count");
-  model["ffn_width"] = keys.whole("feed_forward_length");
+  model["ffn_width"] = keys.positive("feed_forward_length");
   model["norm_eps"] = keys.number("attention.layer_norm_rms_epsilon", 0);
   model["tie_embeddings"] = is_tied(file);
   model["depth_mixing"] = {{"type", "residual"}};
@@ -109,6 +109,49 @@ Json end_ids(const GgufFile& file, StoredConfig& stored) {
   return ends.size() > 1 ? ends : ends.empty() ? Json() : ends[0];
 }
 
+// Of a recipe's keys.
+const FileNames& gguf_names() {
+  static const FileNames names = {
+      {"layers", "block_count"},
+      {"width", "embedding_length"},
+      {"heads", "attention.head_count"},
+      {"kv_heads", "attention.head_count_kv"},
+      {"head_width", "attention.key_length"},
+      {"ffn_width", "feed_forward_length"},
+      {"norm_eps", "attention.layer_norm_rms_epsilon"},
+      {"sliding_window.window", "attention.sliding_window"},
+      {"sliding_window.rope_theta", "rope.freq_base_swa"},
+      {"rope_theta", "rope.freq_base"},
+      {"rope_scaling.original_context", "rope.scaling.original_context_length"},
+      {"rope_scaling.attention_factor", "rope.scaling.attn_factor"},
+      {"rope_scaling", "rope.scaling"},
+      {"latent_attention.kv_rank", "attention.kv_lora_rank"},
+      {"latent_attention.q_rank", "attention.q_lora_rank"},
+      {"latent_attention.key_width", "attention.key_length_mla"},
+      {"latent_attention.shared_key_width", "rope.dimension_count"},
+      {"latent_attention.value_width", "attention.value_length_mla"},
+      {"latent_attention.score_scale", "rope.scaling.yarn_log_multiplier"},
+      {"latent_attention", "attention.head_count_kv"},
+      {"delta_attention.heads", "attention.head_count"},
+      {"delta_attention.head_width", "kda.head_dim"},
+      {"delta_attention.conv_width", "ssm.conv_kernel"},
+      {"delta_attention.gate_lower_bound", "kda.gate_lower_bound"},
+      {"delta_attention", "attention.head_count_kv"},  // which has the kind of each layer
+      {"experts.count", "expert_count"},
+      {"experts.chosen", "expert_used_count"},
+      {"experts.width", "expert_feed_forward_length"},
+      {"experts.shared", "expert_shared_count"},
+      {"experts.dense_layers", "leading_dense_block_count"},
+      {"experts.scaling", "expert_weights_scale"},
+      {"experts.latent_width", "expert_latent_length"},
+      {"experts.groups", "expert_group_count"},
+      {"experts.chosen_groups", "expert_group_used_count"},
+      {"activation.beta", "activation.situ_beta"},
+      {"activation.linear_beta", "activation.situ_linear_beta"},
+      {"depth_mixing.block_size", "attn_res.block_size"}};
+  return names;
+}
+
 // Rows of the token embedding; 0 without one.
 int64_t embedded_tokens(const GgufFile& file) {
   return file.contains(kTokenEmbedding) ? file.info(kTokenEmbedding).shape.front() : 0;
@@ -126,14 +169,7 @@ GgufConfig read_gguf_config(const GgufFile& file) {
   config.stored.further_layers = read_further_layers(keys, layers);
   Json model = read_common(file, keys, layers - config.stored.further_layers);
   layout.read(file, keys, model);
-  config.stored.model = read_stored_model(model, keys, "as a model of attnres",
-                                          {{"layers", "block_count"},
-                                           {"width", "embedding_length"},
-                                           {"heads", "attention.head_count"},
-                                           {"kv_heads", "attention.head_count_kv"},
-                                           {"head_width", "attention.key_length"},
-                                           {"ffn_width", "feed_forward_length"},
-                                           {"norm_eps", "attention.layer_norm_rms_epsilon"}});
+  config.stored.model = read_stored_model(model, keys, "as a model of attnres", gguf_names());
   config.stored.vocab_size = read_vocabulary(keys, embedded_tokens(file));
   config.stored.context = read_context(keys, "context_length");
   if (const int64_t further = config.stored.further_layers; further > 0) {

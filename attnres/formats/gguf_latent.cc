@@ -37,11 +37,11 @@ Json read_gguf_latent(const ConfigKeys& keys) {
       "shorter one",
       keys.what(), key, shared);
   Json latent;
-  latent["kv_rank"] = keys.whole("attention.kv_lora_rank");
+  latent["kv_rank"] = keys.positive("attention.kv_lora_rank");
   latent["q_rank"] = keys.whole("attention.q_lora_rank", 0);
   latent["key_width"] = key - shared;
   latent["shared_key_width"] = shared;
-  latent["value_width"] = keys.whole("attention.value_length_mla");
+  latent["value_width"] = keys.positive("attention.value_length_mla");
   return latent;
 }
 
@@ -58,15 +58,27 @@ void write_experts(const ModelConfig& config, GgufKeys& keys) {
   keys.add_value("expert_weights_norm", experts.renormalize);
 }
 
+// Whether any of so many layers has.
+bool has_gguf_experts(const ConfigKeys& keys, int64_t layers) {
+  const int64_t count = keys.whole("expert_count", 0);
+  const int64_t dense = keys.whole("leading_dense_block_count", 0);
+  require(count != 0 || keys.missing("expert_count") || dense >= layers,
+          "{}: expert_count is 0, but of its {} layers only {} are without experts "
+          "(leading_dense_block_count)",
+          keys.what(), layers, dense);
+  return count != 0;
+}
+
 Json read_gguf_experts(const ConfigKeys& keys) {
   keys.only("expert_gating_func", kGgufSigmoidRouting);
   Json experts;
   experts["count"] = keys.whole("expert_count");
   experts["chosen"] = keys.whole("expert_used_count");
-  experts["width"] = keys.whole("expert_feed_forward_length");
+  experts["width"] = keys.positive("expert_feed_forward_length");
   experts["shared"] = keys.whole("expert_shared_count", 0);
   experts["dense_layers"] = keys.whole("leading_dense_block_count", 0);
-  experts["scaling"] = keys.number("expert_weights_scale", 1);
+  const double scale = keys.number("expert_weights_scale", 0);
+  experts["scaling"] = scale == 0 ? 1 : scale;  // as llama.cpp takes it
   return experts;
 }
 
@@ -141,6 +153,8 @@ void read_deepseek(const GgufFile& file, const ConfigKeys& keys, Json& model) {
   model["latent_attention"] = read_gguf_latent(keys);
   model["latent_attention"]["rotary"] = true;
   read_deepseek_rope(file, keys, model);
+  keys.at("expert_count");
+  if (!has_gguf_experts(keys, model["layers"].get<int64_t>())) return;
   Json& experts = model["experts"] = read_gguf_experts(keys);
   experts["renormalize"] = keys.flag("expert_weights_norm", false);
   const int64_t groups = keys.whole("expert_group_count", 0);
@@ -222,7 +236,7 @@ Json read_gguf_delta(const ConfigKeys& keys, int64_t heads, bool k3) {
   require(k3 || bound == 0, "{}: kda.gate_lower_bound: only kimi-k3 has it", keys.what());
   Json delta;
   delta["heads"] = heads;
-  delta["head_width"] = keys.whole("kda.head_dim");
+  delta["head_width"] = keys.positive("kda.head_dim");
   delta["conv_width"] = keys.whole("ssm.conv_kernel");
   delta["gate_lower_bound"] = bound;
   delta["output_gate"] = k3 ? "full_rank" : "low_rank";
@@ -236,8 +250,8 @@ bool has_output_gate(const GgufFile& file, const std::vector<std::string>& kinds
          file.contains(fmt::format("blk.{}.attn_gate.weight", latent - kinds.begin()));
 }
 
-Json read_kimi_experts(const ConfigKeys& keys) {
-  if (keys.whole("expert_count", 0) == 0) return Json::object();
+Json read_kimi_experts(const ConfigKeys& keys, int64_t layers) {
+  if (!has_gguf_experts(keys, layers)) return Json::object();
   keys.only("expert_weights_norm", true);
   for (const char* groups : {"expert_group_count", "expert_group_used_count"}) {
     if (keys.whole(groups, 0) != 0) keys.only(groups, 1);
@@ -255,7 +269,7 @@ void read_kimi(const GgufFile& file, const ConfigKeys& keys, bool k3, Json& mode
   model["delta_attention"] = read_gguf_delta(keys, heads, k3);
   model["latent_attention"] = read_gguf_latent(keys);
   model["latent_attention"]["output_gate"] = has_output_gate(file, kinds);
-  model["experts"] = read_kimi_experts(keys);
+  model["experts"] = read_kimi_experts(keys, layers);
 }
 
 // The activation of kimi-k3, which computes SiTU only.

@@ -20,11 +20,29 @@ constexpr int64_t kGemmaPeriod = 6;        // of layers without a window, if a f
 constexpr int64_t kLayersOfGemma27B = 62;  // by which llama.cpp knows it
 constexpr double kWindowThetaOfNone = 10000;
 
-void refuse_other_llamas(const ConfigKeys& keys, int64_t head_width) {
-  for (const char* of_all :
-       {"attention.key_length", "attention.value_length", "rope.dimension_count"}) {
-    keys.only(of_all, head_width);
+// Throws Error that blames the key unless the first layer's map has the rows of so many heads.
+void check_rows(const GgufFile& file, const ConfigKeys& keys, const char* key, char map,
+                int64_t heads, int64_t head_width) {
+  const std::string name = fmt::format("blk.0.attn_{}.weight", map);
+  if (!file.contains(name)) return;  // as it is told where tensors are read
+  const int64_t rows = file.info(name).shape.front();
+  require(rows % head_width == 0 && rows / head_width == heads,
+          "{}: {}: {} has {} rows, which are not those of {} heads of {} numbers", keys.what(), key,
+          name, rows, heads, head_width);
+}
+
+// Of sizes that do not fit together, the tensors tell which is wrong.
+void check_heads(const GgufFile& file, const ConfigKeys& keys, int64_t heads, int64_t kv_heads,
+                 int64_t head_width) {
+  for (const char* same : {"attention.value_length", "rope.dimension_count"}) {
+    if (keys.whole(same, head_width) == head_width) continue;
+    check_rows(file, keys, "attention.key_length", 'k', kv_heads, head_width);
+    keys.only(same, head_width);
   }
+  if (heads % kv_heads != 0) check_rows(file, keys, "attention.head_count", 'q', heads, head_width);
+}
+
+void refuse_other_llamas(const ConfigKeys& keys) {
   keys.only("attention.causal", true);
   keys.only("use_parallel_residual", false);
   for (const char* changing :
@@ -176,13 +194,15 @@ void read_gguf_gemma3(const GgufFile& file, const ConfigKeys& keys, Json& model)
   model["embedding_scale"] = std::sqrt(static_cast<double>(width));
   const int64_t window = keys.whole(kGgufWindow, 0);
   if (window == 0) return;
+  const double theta = keys.number(kWindowTheta, kWindowThetaOfNone);
+  // A recipe's 0 stands for the other layers'.
+  require(theta > 0, "{}: {}: expected more than 0, got {}", keys.what(), kWindowTheta, theta);
   std::vector<std::string> kinds;
   for (const bool has_window : read_window_pattern(keys, layers)) {
     kinds.emplace_back(has_window ? kSlidingWindow : kGroupedQuery);
   }
   model["attention"] = kinds;
-  model["sliding_window"] = {{"window", window},
-                             {"rope_theta", keys.number(kWindowTheta, kWindowThetaOfNone)}};
+  model["sliding_window"] = {{"window", window}, {"rope_theta", theta}};
   require(model["rope_scaling"]["type"] != "yarn",
           "{}: rope.scaling.type yarn with a sliding window: attnres does not compute it",
           keys.what());
@@ -201,10 +221,15 @@ void write_gguf_heads(const ModelConfig& config, GgufKeys& keys) {
 void read_gguf_heads(const GgufFile& file, const ConfigKeys& keys, Json& model) {
   const auto heads = model["heads"].get<int64_t>(), width = model["width"].get<int64_t>();
   require(heads >= 1, "{}: attention.head_count: expected 1 or more, got {}", keys.what(), heads);
-  const int64_t head_width = keys.whole("attention.key_length", width / heads);
+  require(width >= heads,
+          "{}: embedding_length: expected {} or more (attention.head_count), got {}", keys.what(),
+          heads, width);
+  const int64_t head_width = keys.positive("attention.key_length", width / heads);
+  const int64_t kv_heads = keys.positive("attention.head_count_kv", heads);
+  check_heads(file, keys, heads, kv_heads, head_width);
+  refuse_other_llamas(keys);
   model["head_width"] = head_width;
-  refuse_other_llamas(keys, head_width);
-  model["kv_heads"] = keys.whole("attention.head_count_kv", heads);
+  model["kv_heads"] = kv_heads;
   const GgufRope rope = read_gguf_rope(file, keys, head_width);
   model["rope_theta"] = rope.theta;
   const double magnitude = rope.attn_factor * usual_yarn_magnitude(rope.scaling.factor);

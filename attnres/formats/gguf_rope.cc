@@ -179,6 +179,9 @@ GgufRope read_gguf_rope(const GgufFile& file, const ConfigKeys& keys, int64_t he
   if (rope.scaling.type == "yarn") {
     check_unread(keys, rope.scaling);
     rope.attn_factor = keys.number("rope.scaling.attn_factor", 1);
+    // A recipe's 0 stands for the usual one.
+    require(rope.attn_factor > 0, "{}: rope.scaling.attn_factor: expected more than 0, got {}",
+            keys.what(), rope.attn_factor);
   } else {
     keys.only("rope.scaling.attn_factor", 1);
   }

@@ -100,14 +100,14 @@ std::vector<std::string> read_kinds(const ConfigKeys& keys, int64_t layers) {
 Json read_delta_attention(const ConfigKeys& keys) {
   Json delta;
   if (keys.missing("linear_attn_config")) {
-    delta["heads"] = keys.whole("linear_num_heads");
-    delta["head_width"] = keys.whole("linear_head_dim");
+    delta["heads"] = keys.positive("linear_num_heads");
+    delta["head_width"] = keys.positive("linear_head_dim");
     delta["conv_width"] = keys.whole("linear_conv_kernel_dim");
     return delta;
   }
   const ConfigKeys linear = keys.inner("linear_attn_config");
-  delta["heads"] = linear.whole("num_heads");
-  delta["head_width"] = linear.whole("head_dim");
+  delta["heads"] = linear.positive("num_heads");
+  delta["head_width"] = linear.positive("head_dim");
   delta["conv_width"] = linear.whole("short_conv_kernel_size");
   delta["gate_lower_bound"] = linear.number("gate_lower_bound", 0);
   delta["output_gate"] = linear.flag("use_full_rank_gate", false) ? "full_rank" : "low_rank";
@@ -116,11 +116,11 @@ Json read_delta_attention(const ConfigKeys& keys) {
 
 Json read_latent_attention(const ConfigKeys& keys) {
   Json latent;
-  latent["kv_rank"] = keys.whole("kv_lora_rank");
-  latent["q_rank"] = keys.whole("q_lora_rank", 0);
-  latent["key_width"] = keys.whole("qk_nope_head_dim");
-  latent["shared_key_width"] = keys.whole("qk_rope_head_dim");
-  latent["value_width"] = keys.whole("v_head_dim");
+  latent["kv_rank"] = keys.positive("kv_lora_rank");
+  latent["q_rank"] = keys.positive("q_lora_rank", 0);
+  latent["key_width"] = keys.positive("qk_nope_head_dim");
+  latent["shared_key_width"] = keys.positive("qk_rope_head_dim");
+  latent["value_width"] = keys.positive("v_head_dim");
   latent["output_gate"] = keys.flag("mla_use_output_gate", false);
   return latent;
 }
@@ -141,21 +141,21 @@ int64_t read_dense_layers(const ConfigKeys& keys, int64_t layers) {
 }
 
 Json read_experts(const ConfigKeys& keys, int64_t layers) {
-  if (keys.whole("num_experts", 0) == 0) return Json::object();
+  if (keys.missing("num_experts")) return Json::object();
   keys.only("moe_router_activation_func", "sigmoid");
   const bool latent = !keys.missing("routed_expert_hidden_size");
   Json experts;
   experts["groups"] = keys.whole("num_expert_group", 1);
   experts["chosen_groups"] = keys.whole("topk_group", 1);
   experts["latent_norm"] = !latent || keys.flag("latent_moe_use_norm", true);
-  experts["count"] = keys.whole("num_experts");
+  experts["count"] = keys.positive("num_experts");
   experts["chosen"] = keys.whole("num_experts_per_token");
-  experts["width"] = keys.whole("moe_intermediate_size");
+  experts["width"] = keys.positive("moe_intermediate_size");
   experts["shared"] = keys.whole("num_shared_experts", 0);
   experts["dense_layers"] = read_dense_layers(keys, layers);
   experts["scaling"] = keys.number("routed_scaling_factor", 1);
   experts["renormalize"] = keys.flag("moe_renormalize", true);
-  experts["latent_width"] = latent ? keys.whole("routed_expert_hidden_size") : 0;
+  experts["latent_width"] = latent ? keys.positive("routed_expert_hidden_size") : 0;
   return experts;
 }
 
@@ -177,21 +177,6 @@ Json read_activation(const ConfigKeys& keys) {
   situ["beta"] = keys.number("activation_situ_beta", 1);
   situ["linear_beta"] = keys.number("activation_situ_linear_beta", 0);
   return situ;
-}
-
-FileNames kimi_file_names() {
-  FileNames names = common_file_names();
-  for (const auto& name :
-       FileNames{{"experts.count", "num_experts"},
-                 {"experts.chosen", "num_experts_per_token"},
-                 {"experts.shared", "num_shared_experts"},
-                 {"experts.groups", "num_expert_group"},
-                 {"experts.latent_width", "routed_expert_hidden_size"},
-                 {"delta_attention.heads", "linear_attn_config.num_heads"},
-                 {"delta_attention.head_width", "linear_attn_config.head_dim"}}) {
-    names.push_back(name);
-  }
-  return names;
 }
 
 }  // namespace
@@ -244,7 +229,7 @@ ModelConfig from_kimi_json(const ConfigKeys& keys) {
   keys.only("mla_use_nope", true);
   // What may throw comes before the nested list below: GCC 12 unwinds an unfinished one wrongly.
   const int64_t heads = keys.whole("num_attention_heads"), width = keys.whole("hidden_size");
-  const int64_t ffn_width = keys.whole("intermediate_size");
+  const int64_t ffn_width = keys.positive("intermediate_size");
   const std::vector<std::string> kinds = read_kinds(keys, layers);
   const Json delta = read_delta_attention(keys), latent = read_latent_attention(keys);
   const Json experts = read_experts(keys, layers), activation = read_activation(keys);
@@ -263,7 +248,27 @@ ModelConfig from_kimi_json(const ConfigKeys& keys) {
                       {"experts", experts},       {"activation", activation},
                       {"norm_eps", norm_eps},     {"init_std", init_std},
                       {"tie_embeddings", tied},   {"depth_mixing", mixing}};
-  return read_stored_model(model, keys, "as a model of attnres", kimi_file_names());
+  const bool is_listed = !keys.missing("layer_types");
+  const bool is_nested = !keys.missing("linear_attn_config");
+  FileNames names = with_common_names(
+      {{"experts.count", "num_experts"},
+       {"experts.chosen", "num_experts_per_token"},
+       {"experts.shared", "num_shared_experts"},
+       {"experts.groups", "num_expert_group"},
+       {"experts.latent_width", "routed_expert_hidden_size"},
+       {"delta_attention.heads", is_nested ? "linear_attn_config.num_heads" : "linear_num_heads"},
+       {"delta_attention.head_width",
+        is_nested ? "linear_attn_config.head_dim" : "linear_head_dim"},
+       {"delta_attention.conv_width",
+        is_nested ? "linear_attn_config.short_conv_kernel_size" : "linear_conv_kernel_dim"},
+       {"delta_attention.gate_lower_bound", "linear_attn_config.gate_lower_bound"},
+       {"delta_attention", is_listed ? "layer_types" : "linear_attn_config.kda_layers"},
+       {"activation.beta", "activation_situ_beta"},
+       {"activation.linear_beta", "activation_situ_linear_beta"}});
+  // After the keys of its settings.
+  names.emplace_back("latent_attention",
+                     is_listed ? "layer_types" : "linear_attn_config.full_attn_layers");
+  return read_stored_model(model, keys, "as a model of attnres", names);
 }
 
 }  // namespace attnres

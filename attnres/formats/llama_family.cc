@@ -124,7 +124,7 @@ void read_smollm3(const ConfigKeys& keys, Json& model) {
   if (!keys.missing("no_rope_layers")) {
     rotary = keys.whole_numbers("no_rope_layers");
   } else {
-    const int64_t interval = std::max<int64_t>(1, keys.whole("no_rope_layer_interval", 4));
+    const int64_t interval = keys.positive("no_rope_layer_interval", 4);
     for (int64_t i = 1; i <= layers; ++i) rotary.push_back(i % interval != 0);
   }
   require(std::ssize(rotary) == layers,
@@ -174,6 +174,9 @@ void read_gemma_rope(const ConfigKeys& keys, Json& model) {
   require(window.scaling.is_none(),
           "{}: rope_parameters: attnres does not scale the positions of layers in a window",
           keys.what());
+  // A recipe's 0 stands for the other layers'.
+  require(window.theta > 0, "{}: rope_theta of layers in a window: expected more than 0, got {}",
+          keys.what(), window.theta);
   model["rope_theta"] = full.theta;
   model["rope_scaling"] = write_config(full.scaling);
   if (has_windows(model)) model["sliding_window"]["rope_theta"] = window.theta;
@@ -187,7 +190,7 @@ void read_gemma3(const ConfigKeys& keys, Json& model) {
   keys.only("use_bidirectional_attention", false);
   const char* pattern =
       keys.missing("sliding_window_pattern") ? "_sliding_window_pattern" : "sliding_window_pattern";
-  const int64_t period = std::max<int64_t>(1, keys.whole(pattern, 6));
+  const int64_t period = keys.positive(pattern, 6);
   model["attention"] =
       keys.missing("layer_types")
           ? kinds_of_layers(
@@ -197,7 +200,8 @@ void read_gemma3(const ConfigKeys& keys, Json& model) {
   if (has_windows(model)) model["sliding_window"]["window"] = keys.whole("sliding_window", 4096);
   read_gemma_rope(keys, model);
   const double scalar = keys.number("query_pre_attn_scalar", 256);
-  require(scalar > 0, "{}: query_pre_attn_scalar: expected more than 0, got {}", keys.what(),
+  require(scalar >= 1 && scalar <= kLargestDimension,
+          "{}: query_pre_attn_scalar: expected 1 to {}, got {}", keys.what(), kLargestDimension,
           scalar);
   const bool is_usual = scalar == static_cast<double>(model["head_width"].get<int64_t>());
   model["grouped_query"]["score_scale"] = is_usual ? 0 : 1 / std::sqrt(scalar);
@@ -224,17 +228,18 @@ void write_gemma3(const ModelConfig& model, Json& json) {
       scale == 0 ? model.head_width : static_cast<int64_t>(std::llround(1 / (scale * scale)));
 }
 
+const char* experts_key(const ConfigKeys& keys) {
+  return keys.missing("num_experts") ? "num_local_experts" : "num_experts";
+}
+
 // Every layer has experts, chosen by softmax.
 void read_softmax_experts(const ConfigKeys& keys, const char* width, Json& model) {
-  const char* count = keys.missing("num_experts") ? "num_local_experts" : "num_experts";
-  const auto positive = [&](const char* key) {
-    const int64_t value = keys.whole(key);
-    require(value >= 1, "{}: {}: expected 1 or more, got {}", keys.what(), key, value);
-    return value;
-  };
-  model["experts"] = {{"count", positive(count)}, {"chosen", positive("num_experts_per_tok")},
-                      {"width", positive(width)}, {"shared", 0},
-                      {"dense_layers", 0},        {"scores", "softmax"}};
+  model["experts"] = {{"count", keys.positive(experts_key(keys))},
+                      {"chosen", keys.positive("num_experts_per_tok")},
+                      {"width", keys.positive(width)},
+                      {"shared", 0},
+                      {"dense_layers", 0},
+                      {"scores", "softmax"}};
 }
 
 // The softmax is over those that are chosen: shares of all experts, divided by their sum.
@@ -397,9 +402,9 @@ Json read_llama(const LlamaMember& member, const ConfigKeys& keys) {
   Json model = {{"layers", read_layer_count(keys)},
                 {"width", width},
                 {"heads", heads},
-                {"kv_heads", keys.whole("num_key_value_heads", kv_heads)},
-                {"head_width", keys.whole("head_dim", defaults.head_width)},
-                {"ffn_width", keys.whole("intermediate_size")},
+                {"kv_heads", keys.positive("num_key_value_heads", kv_heads)},
+                {"head_width", keys.positive("head_dim", defaults.head_width)},
+                {"ffn_width", keys.positive("intermediate_size")},
                 {"norm_eps", keys.number("rms_norm_eps", plain.norm_eps)},
                 {"rope_theta", rope.theta},
                 {"rope_scaling", write_config(rope.scaling)},
@@ -457,7 +462,11 @@ ModelConfig from_llama_family_json(const std::string& type, const ConfigKeys& ke
           one_line(type));
   Json model = read_llama(*member, keys);
   member->read(keys, model);
-  return read_stored_model(model, keys, "as a model of attnres", common_file_names());
+  return read_stored_model(
+      model, keys, "as a model of attnres",
+      with_common_names({{"experts.count", experts_key(keys)},
+                         {"activation.limit", "swiglu_limit"},
+                         {"sliding_window.rope_theta", "rope_theta of layers in a window"}}));
 }
 
 }  // namespace attnres

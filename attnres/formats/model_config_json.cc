@@ -109,7 +109,8 @@ StoredConfig from_retrofitted(const ConfigKeys& file) {
   require(stored.model.is_residual(), "{}: has depth mixing of its own", what);
   Json model = write_config(stored.model);
   model["depth_mixing"] = file.at("depth_mixing");
-  stored.model = read_stored_model(model, file, "attnres");
+  stored.model =
+      read_stored_model(model, file, "as a model of attnres", {{"depth_mixing", "depth_mixing"}});
   return stored;
 }
 

@@ -28,7 +28,11 @@ double yarn_attention_factor(const ConfigKeys& rope, double factor) {
     return given;
   }
   const bool is_ratio = rope.number("mscale", 0) != 0 && rope.number("mscale_all_dim", 0) != 0;
-  return is_ratio ? of_mscale("mscale") / of_mscale("mscale_all_dim") : 0;
+  if (!is_ratio || factor < 1) return 0;  // below 1 it is refused
+  const double ratio = of_mscale("mscale") / of_mscale("mscale_all_dim");
+  require(ratio > 0, "{}: mscale and mscale_all_dim: expected a factor of more than 0, got {}",
+          rope.what(), ratio);
+  return ratio;
 }
 
 }  // namespace

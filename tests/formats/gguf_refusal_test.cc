@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "attnres/layers/experts.h"
 #include "attnres/support/error.h"
 #include "tests/formats/changed_gguf.h"
 #include "tests/formats/gguf_models.h"
@@ -51,8 +52,6 @@ TEST(GgufRefusals, RefuseWhatItDoesNotCompute) {
               HasSubstr("1000000 layers do not fit"));
   EXPECT_THAT(with_key("llama.block_count", 2.5f), HasSubstr("expected a whole number"));
   EXPECT_THAT(with_key("llama.attention.head_count", uint32_t{0}), HasSubstr("1 or more"));
-  EXPECT_THAT(with_key("llama.attention.head_count", uint32_t{3}),
-              HasSubstr("3 heads are not divisible by 2"));
   EXPECT_THAT(with_key("llama.attention.head_count_kv", uint32_t{3}),
               HasSubstr("llama: attention.head_count_kv: 4 heads"));
   EXPECT_THAT(with_key("llama.rope.scaling.type", std::string("longrope")),
@@ -64,9 +63,6 @@ TEST(GgufRefusals, RefuseWhatItDoesNotCompute) {
     contents.key("llama.rope.scaling.type") = std::string("none");
     contents.key("llama.expert_count") = uint32_t{0};
   })));
-  EXPECT_THAT(with_key("llama.rope.dimension_count", uint32_t{8}), HasSubstr("computes only 16"));
-  EXPECT_THAT(with_key("llama.attention.key_length", uint32_t{8}),
-              HasSubstr("value_length is 16, but attnres computes only 8"));
   EXPECT_THAT(with_key("llama.expert_count", uint32_t{8}),
               HasSubstr("expert_used_count is missing"));
   EXPECT_THAT(with_key("llama.logit_scale", 2.f), HasSubstr("logit_scale"));
@@ -87,7 +83,127 @@ TEST(GgufRefusals, RefuseWhatItDoesNotCompute) {
   EXPECT_THAT(with_k3_key("attn_res.block_size", int32_t{-1}), HasSubstr("attn_res.block_size"));
 }
 
-// Keys that llama.cpp's converter writes of a configuration and llama.cpp does not read.
+// Of two keys that do not fit together the tensors tell which is wrong.
+TEST(GgufRefusals, BlameTheKeyThatTensorsContradict) {
+  const fs::path llama = saved_gguf(perturbed_model(gguf_llama()));
+  const auto with_key = [&](const std::string& key, uint32_t value) {
+    return refusal(llama, [&](GgufContents& contents) { contents.key("llama." + key) = value; });
+  };
+  EXPECT_THAT(with_key("attention.key_length", 8),
+              HasSubstr("llama: attention.key_length: blk.0.attn_k.weight has 32 rows, which are "
+                        "not those of 2 heads of 8 numbers"));
+  EXPECT_THAT(with_key("attention.value_length", 8),
+              HasSubstr("llama: attention.value_length is 8, but attnres computes only 16"));
+  EXPECT_THAT(with_key("rope.dimension_count", 8),
+              HasSubstr("llama: rope.dimension_count is 8, but attnres computes only 16"));
+  EXPECT_THAT(with_key("attention.head_count", 3),
+              HasSubstr("llama: attention.head_count: blk.0.attn_q.weight has 64 rows"));
+  EXPECT_THAT(with_key("attention.head_count_kv", 3),
+              HasSubstr("llama: attention.head_count_kv: 4 heads are not divisible by 3"));
+}
+
+struct WrongKey {
+  std::string key;  // without the architecture before it
+  GgufValue value;
+  std::string message;
+};
+
+// Each key alone.
+void expect_refused(const Transformer& model, const std::vector<WrongKey>& wrong_keys) {
+  const fs::path file = saved_gguf(model);
+  const std::string architecture = gguf_architecture(model.config());
+  for (const WrongKey& wrong : wrong_keys) {
+    EXPECT_THAT(refusal(file,
+                        [&](GgufContents& contents) {
+                          contents.key(architecture + "." + wrong.key) = wrong.value;
+                        }),
+                HasSubstr(architecture + ": " + wrong.key + wrong.message));
+  }
+}
+
+ModelConfig with_key(const Transformer& model, const std::string& key, const GgufValue& value) {
+  const fs::path file =
+      changed_gguf(saved_gguf(model), [&, name = gguf_architecture(model.config()) + "." + key](
+                                          GgufContents& contents) { contents.key(name) = value; });
+  return read_gguf_config(GgufFile(file)).stored.model;
+}
+
+Transformer with_yarn() {
+  return perturbed_model(
+      gguf_relative({{"grouped_query", {{"qk_norm", true}}}, {"rope_scaling", gguf_yarn()}}));
+}
+
+// The bias of its experts' choice is zero, as llama.cpp's.
+Transformer with_softmax_experts() {
+  return {gguf_qwen3moe(), kSmallVocabulary, /*seed=*/1, at::kFloat};
+}
+
+TEST(GgufRefusals, NameTheFilesKeyOfAnAbsurdNumber) {
+  const std::string norm = "attention.layer_norm_rms_epsilon", theta = "rope.freq_base";
+  const std::string small = ": expected 1e-30 to 1, got ";
+  const std::string large = ": expected above 1 and at most 1000000000000, got ";
+  const std::string positive = ": expected above 0 and at most 1000000, got ";
+  const Transformer gemma = perturbed_model(gguf_gemma3());
+  expect_refused(gemma, {{norm, 1e30F, small + "1e+30"},
+                         {norm, 0.F, small + "0"},
+                         {norm, -1e-6F, small + "-1e-06"},
+                         {norm, NAN, small + "nan"},
+                         {norm, INFINITY, small + "inf"},
+                         {theta, 1e30F, large + "1e+30"},
+                         {theta, -500.F, large + "-500"},
+                         {"rope.freq_base_swa", 1e30F, ": expected 0 to 1000000000000"},
+                         {"rope.scaling.factor", 1e30F, ": expected 1 to 1000000"}});
+  expect_refused(with_yarn(),
+                 {{"rope.scaling.attn_factor", 1e30F, ": expected 0 to 1000000, got "}});
+  expect_refused(perturbed_model(gguf_k3()),
+                 {{"expert_weights_scale", 1e30F, positive},
+                  {"expert_weights_scale", -1.F, positive},
+                  {"activation.situ_beta", 1e30F, positive},
+                  {"kda.gate_lower_bound", -1e30F, ": expected -1000000 to 0"},
+                  {"expert_used_count", uint32_t{5}, ": 5 cannot be chosen of 4"},
+                  {"attention.head_count_kv", std::vector<int32_t>{0, 0, 0},
+                   ": this model has no latent attention"},
+                  {"ssm.conv_kernel", uint32_t{0}, ": expected a whole number from 1"}});
+  // The largest that are not refused.
+  EXPECT_EQ(with_key(gemma, norm, 1.F).norm_eps, 1);
+  EXPECT_EQ(with_key(gemma, theta, 1e12F).rope_theta, 1e12);
+}
+
+// Where a recipe's 0 stands for a default, a file's does not.
+TEST(GgufRefusals, TakeNoZeroForADefault) {
+  const uint32_t zero = 0;
+  const std::string positive = ": expected 1 or more, got 0";
+  expect_refused(
+      perturbed_model(gguf_llama()),
+      {{"attention.head_count_kv", zero, positive},
+       {"attention.key_length", zero, positive},
+       {"feed_forward_length", zero, positive},
+       {"embedding_length", zero, ": expected 4 or more (attention.head_count), got 0"}});
+  expect_refused(with_softmax_experts(),
+                 {{"expert_count", zero, positive}, {"expert_used_count", zero, positive}});
+  expect_refused(perturbed_model(gguf_k3()),
+                 {{"attention.kv_lora_rank", zero, positive},
+                  {"attention.value_length_mla", zero, positive},
+                  {"kda.head_dim", zero, positive},
+                  {"expert_feed_forward_length", zero, positive},
+                  {"expert_count", zero, " is 0, but of its 3 layers only 1 are without experts"}});
+  const std::string above = ": expected more than 0, got 0";
+  expect_refused(perturbed_model(gguf_gemma3()), {{"rope.freq_base_swa", 0.F, above}});
+  expect_refused(with_yarn(), {{"rope.scaling.attn_factor", 0.F, above}});
+}
+
+// No scale, and a width made of feed_forward_length.
+TEST(GgufRefusals, TakeZerosAsLlamaCppDoes) {
+  const Transformer k3 = perturbed_model(gguf_k3()), softmax = with_softmax_experts();
+  const auto experts = [](const Transformer& model, const char* key, const GgufValue& value) {
+    return with_key(model, key, value).settings<ExpertsSettings>();
+  };
+  EXPECT_EQ(experts(k3, "expert_weights_scale", 0.F).scaling, 1);
+  EXPECT_EQ(experts(k3, "expert_weights_scale", 2.F).scaling, 2);
+  EXPECT_EQ(experts(softmax, "expert_feed_forward_length", uint32_t{0}).width, 96 / 2);
+  EXPECT_EQ(experts(softmax, "expert_feed_forward_length", uint32_t{32}).width, 32);
+}
+
 TEST(GgufRefusals, NameFilesThatAreNoModels) {
   const fs::path llama = saved_gguf(perturbed_model(gguf_llama()));
   const auto of_type = [&](const std::string& type) {
@@ -103,6 +219,7 @@ TEST(GgufRefusals, NameFilesThatAreNoModels) {
       llama, [](GgufContents& contents) { contents.key("general.type") = std::string("model"); })));
 }
 
+// Keys that llama.cpp's converter writes of a configuration and llama.cpp does not read.
 TEST(GgufRefusals, RefusePositionsThatNobodyComputes) {
   const fs::path path = saved_gguf(perturbed_model(
       gguf_relative({{"grouped_query", {{"qk_norm", true}}}, {"rope_scaling", gguf_yarn()}})));

@@ -121,7 +121,8 @@ TEST(RetrofittedDirectories, ThatDoNotFitAreRefused) {
   narrow[3].second = narrow[3].second.narrow(0, 0, 3);
   EXPECT_THAT(refusal(narrow, "", {}), HasSubstr("model.depth_attention."));
   EXPECT_THAT(refusal(all, "/depth_mixing", nullptr), HasSubstr("the key depth_mixing is missing"));
-  EXPECT_THAT(refusal(all, "/depth_mixing/block_size", 99), HasSubstr("expected 1 to 8"));
+  EXPECT_THAT(refusal(all, "/depth_mixing/block_size", 99),
+              HasSubstr("config.json: depth_mixing.block_size: expected 1 to 8"));
   EXPECT_THAT(refusal(all, "/base", 3), HasSubstr("base: expected an object"));
   EXPECT_THAT(refusal(all, "/base_model_type", "attnres_retrofitted"),
               HasSubstr("is itself a retrofitted model"));
