@@ -6,6 +6,7 @@
 
 #include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
@@ -60,7 +61,7 @@ TEST(EngineCApi, TellsWhatOfTheModelsFilesIsNotRead) {
   ASSERT_NE(plain, nullptr) << error();
   EXPECT_EQ(notes(plain), nullptr);
   close(plain);
-  const std::filesystem::path folder = testing::fresh_folder("model");
+  const std::filesystem::path folder = fresh_folder("model");
   std::filesystem::copy(
       model, folder,
       std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
