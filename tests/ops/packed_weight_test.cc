@@ -1,6 +1,7 @@
 #include "attnres/ops/packed_weight/packed_weight.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -56,6 +57,7 @@ PackedMatrix any_weight(WeightFormat format, at::IntArrayRef shape, int seed) {
 }
 
 at::Tensor linear_with(const at::Tensor& x, const PackedMatrix& weight) {
+  const at::NoGradGuard inferring;  // while gradients are recorded weights are unpacked
   return linear_map(x, MapWeight(at::Tensor(), weight));
 }
 
