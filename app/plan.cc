@@ -11,6 +11,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "app/plan_inference.h"
 #include "attnres/plan/this_machine.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
@@ -27,6 +28,7 @@ struct PlanOptions {
   bool search = false, json = false;
   std::string write_cluster;
   int64_t devices = 0;
+  InferencePlanOptions inference;
 };
 
 // As format_duration, with more digits: what is compared lies close together.
@@ -241,7 +243,23 @@ void write_cluster_file(const PlanOptions& options) {
   fmt::print("{}: {}\n", options.write_cluster, found);
 }
 
+void run_inference_plan(const PlanOptions& options) {
+  require_usage(
+      options.cluster.empty() && options.write_cluster.empty() && !options.search &&
+          options.devices == 0 && options.prompt.chunk == 0,
+      "--model and --weights plan writing tokens on this machine, and know only --recipe, "
+      "--set, --context, --memory and --json beside");
+  InferencePlanOptions inference = options.inference;
+  inference.recipe = options.recipe;
+  inference.overrides = options.overrides;
+  inference.context = options.prompt.context;
+  inference.json = options.json;
+  plan_inference(inference);
+}
+
 void run_plan(const PlanOptions& options) {
+  if (options.inference.is_asked()) return run_inference_plan(options);
+  require_usage(options.inference.memory == 0, "--memory is for --model and --weights");
   if (!options.write_cluster.empty()) {
     require_usage(options.cluster.empty() && !options.search && !options.json,
                   "--write-cluster measures this machine and plans nothing; plan with --recipe and "
@@ -279,10 +297,11 @@ void run_plan(const PlanOptions& options) {
 void add_plan_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "plan",
-      "Say what training a recipe on a cluster would take. Shows memory of each device,\n"
-      "traffic and time of a step and memory of a prompt, or the fastest layouts. The cluster "
-      "need\n"
-      "not be there.");
+      "Say what training a recipe on a cluster would take, or writing with a model here. Shows "
+      "memory\n"
+      "of each device, traffic and time of a step and memory of a prompt, or the fastest layouts; "
+      "of\n"
+      "a model memory and the time of a token. Neither cluster nor weights need be there.");
   const auto options = std::make_shared<PlanOptions>();
   add_path(command, "--recipe RECIPE", options->recipe,
            "a JSON file, or the name of one of those in recipes/");
@@ -291,7 +310,8 @@ void add_plan_command(CLI::App& app) {
   add_option(command, "--set KEY=VALUE", options->overrides,
              "override keys of the recipe, for example parallel.pipeline=8");
   add_whole(command, "--context T", options->prompt.context, {1, int64_t{1} << 40},
-            "tokens of the prompt whose memory is told (default: train.context)");
+            "tokens of the prompt whose memory is told (default: train.context), or of a sequence "
+            "that is written (8192)");
   add_whole(command, "--chunk K", options->prompt.chunk, {1, int64_t{1} << 40},
             "tokens of the prompt that are read at once (default: all)");
   command.add_flag("--search", options->search,
@@ -302,11 +322,20 @@ void add_plan_command(CLI::App& app) {
            "take as long for its steps as here");
   add_whole(command, "--devices N", options->devices, {1, 4096},
             "with --write-cluster, as so many processes of one thread (default: 1)");
+  add_path(command, "--model PATH", options->inference.model,
+           "a model that is to write here: a directory, a GGUF file, an adapter");
+  add_option(command, "--weights TYPE", options->inference.weights,
+             "with --recipe, such a model with weights of this type: one of generate --weights, or "
+             "q4_k_s, q4_k_m, q5_k_m or q6_k as in a GGUF file");
+  add_option(command, "--memory GIB", options->inference.memory,
+             "of another machine, as fast as this one (default: this one's)")
+      ->check(CLI::PositiveNumber);
   command.add_flag("--json", options->json, "print JSON");
   group_options(command, "Memory of a prompt", {"--context", "--chunk"});
+  group_options(command, "Writing with a model", {"--model", "--weights", "--memory"});
   group_options(command, "A cluster file of this machine", {"--write-cluster", "--devices"});
   command.footer(
-      "docs/parallel.md explains what is counted.\n\n"
+      "docs/parallel.md explains what is counted, docs/home.md what a model takes here.\n\n"
       "Examples:\n"
       "  attnres plan --recipe recipes/large-block-attn-res.json \\\n"
       "    --cluster recipes/clusters/h100-node.json \\\n"
@@ -314,7 +343,8 @@ void add_plan_command(CLI::App& app) {
       "  attnres plan --recipe recipes/kimi-linear-48b.json \\\n"
       "    --cluster recipes/clusters/h800-32-nodes.json --search\n"
       "  attnres plan --write-cluster here.json --devices 2 --recipe "
-      "recipes/kimi-small-residual.json");
+      "recipes/kimi-small-residual.json\n"
+      "  attnres plan --recipe recipes/kimi-linear-48b.json --weights q4_k_m --memory 32");
   command.callback([options] { run_plan(*options); });
 }
 

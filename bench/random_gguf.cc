@@ -9,7 +9,9 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "attnres/formats/gguf_model.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
@@ -29,16 +31,21 @@ struct Options {
   int64_t context = 8192;
 };
 
+constexpr int64_t kRows = 256;  // that are drawn of a matrix
+
 // Numbers with which no activation grows or vanishes, as they are stored.
 at::Tensor numbers_of(const GgufTensor& tensor) {
   if (tensor.name.ends_with("norm.weight")) return at::ones(tensor.shape);
   if (tensor.name.ends_with("ssm_a")) return at::rand(tensor.shape).mul_(-15).sub_(1);
   const double scale = 1 / std::sqrt(static_cast<double>(tensor.shape.back()));
-  if (tensor.shape.size() < 3) return at::randn(tensor.shape).mul_(scale);
-  // Experts that are alike take the same time.
-  const std::vector<int64_t> one(tensor.shape.begin() + 1, tensor.shape.end());
-  const PackedMatrix packed = pack_weight(at::randn(one).mul_(scale), weight_format(tensor.type));
-  return packed.bytes.unsqueeze(0).expand({tensor.shape[0], -1, -1});
+  if (tensor.type == GgufType::f32) return at::randn(tensor.shape).mul_(scale);
+  // Rows that are alike take the same time.
+  const int64_t all = std::accumulate(tensor.shape.begin(), tensor.shape.end() - 1, int64_t{1},
+                                      std::multiplies<>());
+  const int64_t drawn = std::gcd(all, kRows);
+  const PackedMatrix rows =
+      pack_weight(at::randn({drawn, tensor.shape.back()}).mul_(scale), weight_format(tensor.type));
+  return rows.bytes.repeat({all / drawn, 1});
 }
 
 void run(const Options& options) {
@@ -53,6 +60,7 @@ void run(const Options& options) {
   GgufMetadata metadata = gguf_metadata(shapes, options.context, type);
   const GgufMetadata ids = gguf_without_tokenizer();
   metadata.insert(metadata.end(), ids.begin(), ids.end());
+  metadata.emplace_back("tokenizer.ggml.eos_token_id", uint32_t{0});
   write_gguf(options.out, metadata, tensors);
   fmt::print("{}: {:.2f} billion parameters, {:.2f} GB\n", options.out.string(),
              static_cast<double>(shapes.parameters().count()) / 1e9,

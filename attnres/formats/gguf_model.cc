@@ -8,6 +8,7 @@
 #include "attnres/formats/gguf_keys.h"
 #include "attnres/formats/gguf_layouts.h"
 #include "attnres/formats/gguf_parts.h"
+#include "attnres/layers/experts.h"
 #include "attnres/support/error.h"
 
 namespace attnres {
@@ -32,8 +33,13 @@ class GgufTensors {
     const GgufType type = part.storage == GgufPart::Storage::exact
                               ? GgufType::f32
                               : type_of_matrix(type_, matrix_of(placed, shape.back()));
+    for (const std::string& role : part.roles) {
+      formats_[{placed.site, role}] = weight_format(type);
+    }
     tensors_.push_back({part.name, shape, type, [=] { return made(of); }});
   }
+
+  const WeightFormats::OfWeights& formats() const { return formats_; }
 
   // Throws Error naming a parameter that is in no tensor.
   std::vector<GgufTensor> all() const {
@@ -71,17 +77,26 @@ class GgufTensors {
   const GgufFileType& type_;
   std::set<const Parameter*> used_;
   std::vector<GgufTensor> tensors_;
+  WeightFormats::OfWeights formats_;  // of the parameters in these
 };
 
-}  // namespace
-
-std::vector<GgufTensor> gguf_tensors(const Transformer& model, const GgufFileType& type) {
+GgufTensors tensors_of(const Transformer& model, const GgufFileType& type) {
   GgufTensors tensors(model, type);
   for (const GgufSitePart& part :
        gguf_parts(model.config(), gguf_layout(model.config()).architecture)) {
     tensors.add(part);
   }
-  return tensors.all();
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<GgufTensor> gguf_tensors(const Transformer& model, const GgufFileType& type) {
+  return tensors_of(model, type).all();
+}
+
+WeightFormats gguf_formats(const Transformer& model, const GgufFileType& type) {
+  return WeightFormats(tensors_of(model, type).formats());
 }
 
 GgufMetadata gguf_metadata(const Transformer& model, int64_t context, const GgufFileType& type) {

@@ -44,5 +44,7 @@ void save_gguf(const Transformer& model, const std::filesystem::path& path, int6
 // others.
 GgufMetadata gguf_metadata(const Transformer& model, int64_t context, const GgufFileType& type);
 std::vector<GgufTensor> gguf_tensors(const Transformer& model, const GgufFileType& type);
+// How such a file stores each of the model's weights.
+WeightFormats gguf_formats(const Transformer& model, const GgufFileType& type);
 
 }  // namespace attnres
