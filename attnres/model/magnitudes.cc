@@ -36,7 +36,8 @@ Magnitudes measure_magnitudes(const Transformer& model, const at::Tensor& ids_BT
                               const at::Tensor& targets_BT) {
   const at::AutoGradMode recording(true);
   MagnitudeObserver observer;
-  model.loss(ids_BT, targets_BT, {.observer = &observer}).backward();
+  const at::Tensor loss = model.loss(ids_BT, targets_BT, {.observer = &observer});
+  if (loss.requires_grad()) loss.backward();  // something is trained
   clear_gradients(model);
   Magnitudes result;
   for (const auto& [site, magnitudes] : observer.by_site()) {

@@ -15,7 +15,8 @@ namespace attnres {
 struct Magnitudes {
   std::vector<double> output;    // of the sublayer's output
   std::vector<double> state;     // of the running state after it
-  std::vector<double> gradient;  // of the loss gradient at the sublayer's output
+  std::vector<double> gradient;  // of the loss gradient at the sublayer's output; 0 where all that
+                                 // comes before it is frozen
 };
 
 struct SiteMagnitudes {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -199,7 +200,7 @@ void Adapter::fill(const Transformer& model, FileLayout layout) const {
   std::set<std::string> known;
   for (const Parameter& parameter : model.parameters().all()) {
     if (!has(parameter, model.sublayers())) {
-      require(!is_low_rank(parameter), "{}: {} is missing", files_.what(),
+      require(!is_low_rank(parameter) || lora_.rank == 0, "{}: {} is missing", files_.what(),
               kPrefix + peft_name(layout, hugging_face_name(parameter, model.sublayers())));
       continue;
     }

@@ -439,14 +439,28 @@ std::unique_ptr<Transformer> ModelDirectory::load_as(const ModelConfig& model, u
                                                      const Precision& precision,
                                                      const SiteSet& sites) const {
   auto loaded = load_files(model, precision, sites, /*group=*/nullptr);
-  const Transformer in_files(files_model_, stored_.vocab_size, /*seed=*/std::nullopt, at::kFloat,
-                             at::kMeta);
+  const Transformer base = base_shapes();
   for (const Parameter& parameter : loaded->parameters().all()) {
-    const bool is_added = in_files.parameters().find(parameter.site, parameter.role) == nullptr;
+    const bool is_added = base.parameters().find(parameter.site, parameter.role) == nullptr;
     if (is_added) loaded->parameters().start(parameter, seed);
   }
   if (adapter_) adapter_->fill(*loaded, adapter_layout());
   return on_compute_device(std::move(loaded));
+}
+
+Transformer ModelDirectory::base_shapes() const {
+  return {files_model_, stored_.vocab_size, /*seed=*/std::nullopt, at::kFloat, at::kMeta};
+}
+
+std::set<std::pair<int, std::string>> ModelDirectory::beyond_base(const Transformer& model) const {
+  const Transformer base = base_shapes();
+  std::set<std::pair<int, std::string>> beyond;
+  for (const Parameter& p : model.parameters().all()) {
+    const bool is_bases = base.parameters().find(p.site, p.role) != nullptr;
+    const bool is_adapters = adapter_ && adapter_->has(p, model.sublayers());
+    if (!is_bases || is_adapters) beyond.emplace(p.site, p.role);
+  }
+  return beyond;
 }
 
 std::unique_ptr<Transformer> ModelDirectory::load_files(const ModelConfig& config,

@@ -16,7 +16,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attnres/chat/chat_template.h"
@@ -51,6 +53,9 @@ class ModelDirectory {
   const std::filesystem::path& base() const { return base_path_; }
   // Null where nothing is added.
   const Adapter* adapter() const { return adapter_.get(); }
+  // The parameters of a model like this one, by site and role, that are not the whole model's
+  // alone: those that were added to it, or that the adapter has.
+  std::set<std::pair<int, std::string>> beyond_base(const Transformer& model) const;
   // By whose names, and in which form, an adapter's files have parameters.
   FileLayout adapter_layout() const;
   // The folder with a tokenizer's files: the adapter's if it has some.
@@ -110,6 +115,7 @@ class ModelDirectory {
   std::unique_ptr<Transformer> load_files(const ModelConfig& model, const Precision& precision,
                                           const SiteSet& sites, const TensorGroup* group) const;
   void open_base();
+  Transformer base_shapes() const;
   // Made where it is first asked for. Throws Error where the files are not of its size.
   const Transformer& whole() const;
 

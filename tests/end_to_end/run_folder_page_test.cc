@@ -199,7 +199,11 @@ std::vector<RunPaths> plain_runs(const Workshop& workshop) {
   const RunPaths from{workshop.folder("from")};
   expect_success(run_program(fmt::format("train --threads 1 --from {} --out {} --set train.steps=2",
                                          quoted(plain.last()), quoted(from.folder))));
-  return {plain, changed, from};
+  const RunPaths adapter{workshop.folder("adapter")};
+  expect_success(run_program(
+      fmt::format("train --threads 1 --from {} --out {} --set train.steps=2 model.lora.rank=1",
+                  quoted(plain.last()), quoted(adapter.folder))));
+  return {plain, changed, from, adapter};
 }
 
 // Experts, depth weights, Muon; tokenized text with text of its own to validate on, of which one

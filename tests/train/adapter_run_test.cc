@@ -1,6 +1,7 @@
 // Runs that train what lies beside a model's weights.
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
 #include <gmock/gmock.h>
 
 #include <map>
@@ -136,6 +137,21 @@ TEST_F(AdapterRun, TrainsByTheRates) {
   // Where packed weights are trained all are numbers, and the whole model is saved.
   train(job("whole", from, {{"rates", {{"*norm*", 0.0}}}}));
   EXPECT_TRUE(has_tensor_files(RunPaths{base_ / "whole"}.last()));
+}
+
+// What an adapter has, and the next run leaves alone, is in the next one's files too.
+TEST_F(AdapterRun, KeepsWhatTheAdapterBeforeItHas) {
+  const fs::path from = model("q8_0");
+  train(job("norms", from, {{"rates", {{"*norm*", 1.0}, {"*", 0.0}}}, {"learning_rate", 0.05}}));
+  const fs::path first = RunPaths{base_ / "norms"}.last();
+  train(job("maps", first, Json::object(), {{"rank", 1}, {"targets", {"v_proj"}}}));
+  const auto before = tensors(first, kAdapterWeights),
+             after = tensors(RunPaths{base_ / "maps"}.last(), kAdapterWeights);
+  EXPECT_EQ(after.size(), before.size() + 2 * ModelDirectory(from).config().layers);
+  for (const auto& [name, numbers] : before) {
+    EXPECT_TRUE(at::equal(numbers, after.at(name))) << name;
+    EXPECT_FALSE(at::equal(numbers, at::ones_like(numbers))) << name;  // they were trained
+  }
 }
 
 TEST_F(AdapterRun, IsRefusedWhereNothingCarriesIt) {

@@ -105,7 +105,7 @@ std::vector<Json> wrong_values(const ConfigKey& key) {
     if (std::isinf(limit)) return;
     const double value = is_excluded                  ? limit
                          : key.type == KeyType::whole ? limit + direction
-                                                      : std::nextafter(limit, 2 * direction * 1e9);
+                                                      : std::nextafter(limit, direction * INFINITY);
     const Json json = key.type == KeyType::whole ? Json(static_cast<int64_t>(value)) : Json(value);
     wrong.push_back(key.type == KeyType::named_numbers ? Json{{"any", json}} : json);
   };

@@ -23,7 +23,8 @@ Training training_of_base(const TrainJob& job, const BaseWeights& base) {
   Precision precision = precision_of(train);
   precision.weights = base.formats;
   Training training(job.from->load_as(job.recipe.model, train.seed, precision), train);
-  training.base = {job.from->base(), job.from->adapter_layout()};
+  training.base = {job.from->base(), job.from->adapter_layout(),
+                   job.from->beyond_base(*training.model)};
   return training;
 }
 

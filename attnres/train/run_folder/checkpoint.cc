@@ -99,8 +99,11 @@ void write_weights(const fs::path& folder, const Training& training) {
   if (!training.base) {
     return write_tensor_files(folder, kWeights, model_tensors(*training.model));
   }
-  const auto is_trained = [](const Parameter& p) { return p.tensor.requires_grad(); };
-  save_adapter(*training.model, training.base->path, training.base->layout, is_trained, folder);
+  const Training::Base& base = *training.base;
+  const auto is_part = [&](const Parameter& p) {
+    return p.tensor.requires_grad() || base.beyond.contains({p.site, p.role});
+  };
+  save_adapter(*training.model, base.path, base.layout, is_part, folder);
 }
 
 // Throws Error unless the model that was loaded, or the part of it, is of the one that `config`
@@ -257,7 +260,10 @@ Training load_checkpoint(const fs::path& folder, const ModelConfig& model, int64
   Training training = part.factors.empty() ? Training(std::move(loaded), config)
                                            : Training(std::move(loaded), config, part.factors);
   training.generation = stored_generation(directory);
-  if (is_adapter) training.base = {directory.base(), directory.adapter_layout()};
+  if (is_adapter) {
+    training.base = {directory.base(), directory.adapter_layout(),
+                     directory.beyond_base(*training.model)};
+  }
   const TensorFiles moments(folder, kMoments);
   require_saved_together(moments, state.optimizer_checksum);
   std::vector<std::string> names;

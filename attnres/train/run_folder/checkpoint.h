@@ -18,6 +18,9 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "attnres/model/transformer.h"
@@ -53,11 +56,13 @@ struct Training {
   Optimizer optimizer;  // of the model's parameters
   TrainingState state;
   StoredGeneration generation = {};  // of the model that training began with
-  // That model, where a checkpoint holds an adapter of it: where it lies, and the names of its
-  // files' tensors.
+  // That model, where a checkpoint holds an adapter of it: where it lies, the names of its files'
+  // tensors, and which parameters of the model in training are not in these files, by site and
+  // role.
   struct Base {
     std::filesystem::path path;
     FileLayout layout;
+    std::set<std::pair<int, std::string>> beyond;
   };
   std::optional<Base> base = {};
 };
