@@ -297,10 +297,9 @@ void run_plan(const PlanOptions& options) {
 void add_plan_command(CLI::App& app) {
   CLI::App& command = *app.add_subcommand(
       "plan",
-      "Say what training on a cluster takes, or writing with a model here. Shows memory of each\n"
-      "device, traffic and time of a step and memory of a prompt, or the fastest layouts; of a "
-      "model\n"
-      "memory and the time of a token. Neither cluster nor weights need be there.");
+      "Say what training on a cluster, or writing here, would take. Shows memory of each device,\n"
+      "traffic and time of a step and memory of a prompt, or the fastest layouts; of a model that\n"
+      "writes memory and the time of a token. Neither cluster nor weights need be there.");
   const auto options = std::make_shared<PlanOptions>();
   add_path(command, "--recipe RECIPE", options->recipe,
            "a JSON file, or the name of one of those in recipes/");

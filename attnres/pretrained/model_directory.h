@@ -112,7 +112,7 @@ class ModelDirectory {
 
  private:
   struct Whole;
-  std::unique_ptr<Transformer> load_files(const ModelConfig& model, const Precision& precision,
+  std::unique_ptr<Transformer> load_files(const ModelConfig& config, const Precision& precision,
                                           const SiteSet& sites, const TensorGroup* group) const;
   void open_base();
   Transformer base_shapes() const;
