@@ -85,7 +85,7 @@ BrokenRows find_broken_rows(const Transformer& model, Optimizer& optimizer,
   for (int64_t row = 0; row < config.batch_size; ++row) {
     const Batch batch = batches.batch(step, row, 1);
     const LossSum loss = model.loss_sum(batch, {.recompute = config.recompute});
-    loss.sum.backward();
+    if (loss.sum.requires_grad()) loss.sum.backward();
     const double value = loss.sum.item<double>();
     const bool is_finite = std::isfinite(value) && std::isfinite(optimizer.gradient_norm());
     optimizer.clear_gradients();

@@ -131,7 +131,7 @@ ProbeReading probe(const Transformer& model, const Batch& batch, bool recompute)
     ExpertLoads loads;
     const LossSum loss =
         model.loss_sum(window, {.recompute = recompute, .observer = &seen, .expert_loads = &loads});
-    loss.sum.backward();
+    if (loss.sum.requires_grad()) loss.sum.backward();  // something is trained
     clear_gradients(model);
     const int64_t tokens = window.inputs_BT.numel();
     parts.push_back(seen.part(loads, tokens, tokens, targets));
