@@ -69,8 +69,8 @@ void retrofit_beside(const RetrofitOptions& options) {
   ModelConfig config = directory.config();
   config.depth_mixing = DepthMixing(exact_mixing(options), config.mixer_shape());
   const auto model = directory.load_as(config, /*seed=*/0, precision);
-  const auto is_new = [&](const Parameter& p) {
-    return before->parameters().find(p.site, p.role) == nullptr;
+  const auto is_new = [added = directory.beyond_base(*model)](const Parameter& p) {
+    return added.contains({p.site, p.role});
   };
   write_retrofitted(options, *before, *model, directory.path(), [&] {
     write_folder(options.out, [&](const std::filesystem::path& filling) {

@@ -4,10 +4,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <string_view>
 
 #include "attnres/formats/paired_rows.h"
 #include "attnres/layers/latent_attention.h"
+#include "attnres/model/parameter_names.h"
 
 namespace attnres {
 namespace {
@@ -29,12 +29,9 @@ StoredForm stored_form(FileLayout layout, const ModelConfig& model, const Parame
   if (layout != FileLayout::deepseek_v3) return {};
   const LatentAttentionSettings& latent = model.settings<LatentAttentionSettings>();
   const int64_t pairs = latent.shared_key_width / 2;
-  std::string role = parameter.role;
-  if (is_low_rank(parameter)) {
-    // Whose outputs are those of the map that it is beside.
-    if (role.ends_with(kLowRankIn)) return {};
-    role.resize(role.size() - std::string_view(kLowRankOut).size());
-  }
+  if (parameter.role.ends_with(kLowRankIn)) return {};
+  // The outputs of one of low rank are those of the map that it is beside.
+  const std::string role = map_of_low_rank(parameter.role);
   if (role == "kv_a_proj_with_mqa") return paired({1, latent.kv_rank, pairs});
   const bool is_query = role == "q_proj" || role == "q_b_proj";
   return is_query ? paired({model.heads, latent.key_width, pairs}) : StoredForm{};

@@ -31,6 +31,16 @@ class ShapesOfGroup : public TensorGroup {
 
 }  // namespace
 
+double stored_bytes(const Parameter& p, const WeightFormats& formats) {
+  const WeightFormat format = formats.of(p.site, p.role);
+  const auto numbers = static_cast<double>(p.tensor.numel());
+  if (p.tensor.dim() < 2) return 4 * numbers;
+  const int64_t columns = p.tensor.size(-1);
+  const WeightFormat used = fits(format, columns) ? format : WeightFormat::f16;
+  return numbers / static_cast<double>(columns) *
+         static_cast<double>(packed_row_bytes(used, columns));
+}
+
 ModelCost::ModelCost(const ModelConfig& config, int64_t vocab_size, int tensor, at::Device device)
     : all_experts_(!device.is_cpu()),
       vocab_(static_cast<double>(vocab_size)),

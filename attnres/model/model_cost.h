@@ -11,6 +11,9 @@
 
 namespace attnres {
 
+// Bytes of a parameter, as weights of these formats are stored: rows that no block fits as f16.
+double stored_bytes(const Parameter& parameter, const WeightFormats& formats);
+
 class ModelCost {
  public:
   // The cost of a whole model, or that of each of `tensor` processes that share every layer, for

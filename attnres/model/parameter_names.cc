@@ -52,17 +52,24 @@ std::string listed_name(int site, const std::string& role, int sublayers) {
   const HuggingFaceNames& names = site == sublayers ? kAtOutput
                                   : site % 2 == 0   ? at_attention
                                                     : at_feed_forward;
-  for (const char* low_rank : {kLowRankIn, kLowRankOut}) {
-    if (!role.ends_with(low_rank)) continue;
-    const std::string of = role.substr(0, role.size() - std::string_view(low_rank).size());
+  if (const std::string of = map_of_low_rank(role); of != role) {
     const auto name = names.find(of);
-    return name == names.end() ? "" : map_name(name->second) + low_rank + std::string(kWeight);
+    return name == names.end()
+               ? ""
+               : map_name(name->second) + role.substr(of.size()) + std::string(kWeight);
   }
   const auto name = names.find(role);
   return name == names.end() ? "" : name->second;
 }
 
 }  // namespace
+
+std::string map_of_low_rank(const std::string& role) {
+  for (const std::string_view low_rank : {kLowRankIn, kLowRankOut}) {
+    if (role.ends_with(low_rank)) return role.substr(0, role.size() - low_rank.size());
+  }
+  return role;
+}
 
 std::string module_name(int site, const std::string& role, int sublayers) {
   Parameter map;

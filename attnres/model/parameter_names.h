@@ -13,6 +13,9 @@ namespace attnres {
 // "model.layers.1.mlp_res_proj.weight". Of stacked experts, the name of one of them.
 std::string hugging_face_name(const Parameter& parameter, int sublayers, int64_t expert = 0);
 
+// The role of the map that a parameter of low rank lies beside.
+std::string map_of_low_rank(const std::string& role);
+
 // That of the module whose weight a map is: "model.layers.1.mlp.up_proj".
 std::string module_name(int site, const std::string& role, int sublayers);
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "attnres/layers/layer_place.h"
@@ -133,8 +132,7 @@ void require_targets(const ParameterRegistry& parameters, const ModelConfig& con
   std::set<std::string> modules;
   for (const Parameter& p : parameters.all()) {
     if (!p.role.ends_with(kLowRankIn)) continue;
-    const size_t length = p.role.size() - std::string_view(kLowRankIn).size();
-    modules.insert(module_name(p.site, p.role.substr(0, length), config.sublayers()));
+    modules.insert(module_name(p.site, map_of_low_rank(p.role), config.sublayers()));
   }
   for (const std::string& target : config.lora.targets) {
     require_usage(std::any_of(modules.begin(), modules.end(),

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "attnres/layers/experts.h"
+#include "attnres/model/model_cost.h"
 #include "attnres/model/transformer.h"
 #include "attnres/ops/matmul/matmul.h"
 #include "attnres/ops/packed_weight/packed_weight.h"
@@ -31,16 +32,6 @@ namespace {
 
 bool is_routed(const Parameter& p) {
   return p.kind == ParameterKind::matrix && p.tensor.dim() == 3;
-}
-
-double stored_bytes(const Parameter& p, const WeightFormats& formats) {
-  const WeightFormat format = formats.of(p.site, p.role);
-  const auto numbers = static_cast<double>(p.tensor.numel());
-  if (p.tensor.dim() < 2) return 4 * numbers;
-  const int64_t columns = p.tensor.size(-1);
-  const WeightFormat used = fits(format, columns) ? format : WeightFormat::f16;
-  return numbers / static_cast<double>(columns) *
-         static_cast<double>(packed_row_bytes(used, columns));
 }
 
 double read_bytes(const Parameter& p, const WeightFormats& formats, const ModelConfig& config) {

@@ -43,15 +43,9 @@ class Sizes {
         vocab_size_(vocab_size),
         device_(device.type()) {
     for (const Parameter& p : model.parameters().all()) {
-      const WeightFormat format = kept.of(p.site, p.role);
-      const int64_t columns = p.tensor.dim() < 2 ? 0 : p.tensor.size(-1);
-      const bool is_packed = format != WeightFormat::f32 && columns > 0 && fits(format, columns);
-      const auto numbers = static_cast<double>(p.tensor.numel());
-      if (is_packed) {
-        packed_ += numbers / static_cast<double>(columns) *
-                   static_cast<double>(packed_row_bytes(format, columns));
-      }
-      if (!is_packed || is_taken_apart(p)) floats_ += numbers;
+      const bool is_packed = kept.of(p.site, p.role) != WeightFormat::f32;
+      if (is_packed) packed_ += stored_bytes(p, kept);
+      if (!is_packed || is_taken_apart(p)) floats_ += static_cast<double>(p.tensor.numel());
     }
   }
 
