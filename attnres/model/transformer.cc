@@ -155,7 +155,7 @@ Transformer::Transformer(const ModelConfig& config, int64_t vocab_size,
     : config_(config),
       vocab_size_(vocab_size),
       sites_(within(sites, config.sublayers())),
-      parameters_(precision, seed, device, sites_, group, low_rank_of(config)) {
+      parameters_(std::move(precision), seed, device, sites_, group, low_rank_of(config)) {
   require_equal_parts(config, parameters_.part().size);
   require_usage(config.lora.rank == 0 || group == nullptr,
                 "model.lora: processes of a tensor group do not share its maps; use one process");
