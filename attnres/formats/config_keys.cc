@@ -4,6 +4,7 @@
 #include <cctype>
 #include <string_view>
 
+#include "attnres/formats/rope_json.h"
 #include "attnres/support/format.h"
 #include "attnres/support/nearest.h"
 
@@ -98,6 +99,7 @@ ModelConfig read_stored_model(const Json& model, const ConfigKeys& keys, const c
       const bool is_word = ours.find('_') == ours.npos;
       if (!is_word) message = with_name(message, ours, theirs);
     }
+    if (const char* rope = rope_key(keys)) message = with_name(message, "rope_scaling", rope);
     fail("{}: {}", keys.what(), message);
   }
 }

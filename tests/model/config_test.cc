@@ -62,6 +62,15 @@ TEST(ModelConfig, NamesWhatCannotBe) {
   }
 }
 
+TEST(ModelConfig, AWindowsOwnFrequenciesHaveABaseOfMoreThanOne) {
+  Json model = {{"attention", {"sliding_window"}}, {"sliding_window", {{"rope_theta", 1}}}};
+  EXPECT_NE(refusal(model).find("sliding_window.rope_theta: expected 0 or more than 1, got 1"),
+            std::string::npos)
+      << refusal(model);
+  model["sliding_window"]["rope_theta"] = 1.5;
+  EXPECT_EQ(refusal(model), "accepted");
+}
+
 TEST(ModelConfig, TakesTheLargestNumbersThatItNames) {
   const ModelConfig config =
       read_model_config({{"norm_eps", 1}, {"rope_theta", 1e12}, {"embedding_scale", 1e6}});

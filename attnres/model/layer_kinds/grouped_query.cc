@@ -93,7 +93,11 @@ LayerKind sliding_window_kind() {
   kind.keys.push_back("sliding_window");
   kind.missing = "sliding_window attention";
   kind.is_in = [](const ModelConfig& config) { return config.has_attention(kSlidingWindow); };
-  kind.resolve = [](ModelConfig&, const std::string&) {};
+  kind.resolve = [](ModelConfig& config, const std::string& path) {
+    const double theta = config.settings<SlidingWindowSettings>().rope_theta;
+    require_usage(theta == 0 || theta > 1,
+                  "{}.sliding_window.rope_theta: expected 0 or more than 1, got {}", path, theta);
+  };
   kind.make = make_sliding_window;
   return kind;
 }
