@@ -24,6 +24,8 @@
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
+#include "attnres/support/machine.h"
+#include "attnres/support/memory.h"
 #include "attnres/support/nearest.h"
 #include "attnres/train/run_folder/run_folder.h"
 
@@ -211,13 +213,21 @@ void PrecisionOption::add_to(CLI::App& command) {
              "has it")
       ->check(one_word_of({kFloat32Precision, kBfloat16Precision}))
       ->capture_default_str();
+  group_options(command, kComputing, {"--precision"});
+  add_weights_to(command);
+}
+
+void PrecisionOption::add_weights_to(CLI::App& command) {
   add_option(
       command, "--weights FORMAT", weights,
       "how weights are kept in memory: f32, f16, bf16, or in the blocks of GGUF's q8_0, q4_0, "
       "q4_1, q5_0, q5_1, q4_K, q5_K or q6_K (default: as a GGUF file has each, f32 of a model "
       "directory)")
       ->check(one_word_of(weight_format_names()));
-  group_options(command, kComputing, {"--precision", "--weights"});
+  command.add_flag("--mlock", lock,
+                   "keep the weights in memory: read them at the start, and never let the system "
+                   "drop their pages (ulimit -l says how much it allows)");
+  group_options(command, kComputing, {"--weights", "--mlock"});
 }
 
 void GenerationConfigOption::add_to(CLI::App& command) {
@@ -250,6 +260,30 @@ ModelDirectory ModelOption::open() const {
   return {model, beside};
 }
 
+namespace {
+
+std::unique_ptr<Transformer> load_to_compute(const ModelDirectory& directory,
+                                             const PrecisionOption& precision,
+                                             const TensorGroup* group) {
+  require_usage(!precision.lock || compute_device().is_cpu(),
+                "--mlock: the weights lie on the device; leave it out");
+  auto model = directory.load(precision.get(directory), /*sites=*/{}, group);
+  if (!precision.lock) return model;
+  const double memory = static_cast<double>(describe_machine().memory);
+  double bytes = 0;
+  for (const Parameter& p : model->parameters().all()) {
+    bytes += static_cast<double>(p.held().nbytes());
+  }
+  require(bytes < memory, "--mlock: {} of weights are more than the {} of memory; leave it out",
+          format_bytes(bytes), format_bytes(memory));
+  for (const Parameter& p : model->parameters().all()) {
+    lock_in_memory(p.held().const_data_ptr(), p.held().nbytes());
+  }
+  return model;
+}
+
+}  // namespace
+
 OpenedModel open_model(const ModelOption& option) {
   ModelDirectory directory = option.open();
   print_notes(directory);
@@ -271,9 +305,8 @@ OpenedInference open_model(const ModelOption& option, const PrecisionOption& pre
                            const MakeInferenceModel& make) {
   ModelDirectory directory = option.open();
   print_notes(directory);
-  const Precision given = precision.get(directory);
   auto model =
-      make([&](const TensorGroup* group) { return directory.load(given, /*sites=*/{}, group); });
+      make([&](const TensorGroup* group) { return load_to_compute(directory, precision, group); });
   const int64_t context = directory.context();
   return {{std::move(directory), context}, std::move(model)};
 }
@@ -281,7 +314,7 @@ OpenedInference open_model(const ModelOption& option, const PrecisionOption& pre
 LoadTransformer part_of_model(const ModelOption& option, const PrecisionOption& precision) {
   return [&](const TensorGroup* group) {
     const ModelDirectory directory = option.open();
-    return directory.load(precision.get(directory), /*sites=*/{}, group);
+    return load_to_compute(directory, precision, group);
   };
 }
 

@@ -100,12 +100,15 @@ struct ModelOption {
   ModelDirectory open() const;
 };
 
-// In which dtype a model computes, and how its weights are stored: --precision and --weights.
+// In which dtype a model computes, and how its weights are kept: --precision, --weights, --mlock.
 struct PrecisionOption {
   std::string name = kFloat32Precision;
-  std::string weights;  // empty where it is not given: as the model's file has them
+  std::string weights = {};  // empty where it is not given: as the model's file has them
+  bool lock = false;
 
   void add_to(CLI::App& command);
+  // Without --precision.
+  void add_weights_to(CLI::App& command);
   // The precision for this model. Throws UsageError where this processor cannot.
   Precision get(const ModelDirectory& model) const;
 };

@@ -34,7 +34,7 @@ constexpr const char* kKeyVariable = "ATTNRES_API_KEY";
 struct ServeOptions {
   ModelOption model;
   MachineOptions machine;
-  std::string weights;
+  PrecisionOption precision;
   GenerationConfigOption generation_config;
   std::string host = "127.0.0.1";
   int port = 8080;
@@ -158,11 +158,10 @@ void introduce(const TextEngine& engine, const ServeOptions& options, int port) 
   say(fmt::format("listening on http://{}:{}", host, port));
 }
 
-void serve_here(ServeOptions options, const PrecisionOption& precision,
-                const MakeInferenceModel& make) {
+void serve_here(ServeOptions options, const MakeInferenceModel& make) {
   options.api.api_key = read_key(options);
   options.engine.step_tokens = std::max(options.engine.step_tokens, options.engine.sequences);
-  const OpenedInference opened = open_model(options.model, precision, make);
+  const OpenedInference opened = open_model(options.model, options.precision, make);
   TextEngine engine(options.model.path, opened.directory, *opened.model, options.engine,
                     options.generation_config.is_read());
   ModelLoop loop(engine, options.engine.sequences, options.api.limits.queue);
@@ -191,9 +190,8 @@ void serve_here(ServeOptions options, const PrecisionOption& precision,
 }
 
 void run_serve(const CLI::App& command, const ServeOptions& options) {
-  const PrecisionOption precision = {.weights = options.weights};
-  run_in_group(command, options.machine, part_of_model(options.model, precision),
-               [&](const MakeInferenceModel& make) { serve_here(options, precision, make); });
+  run_in_group(command, options.machine, part_of_model(options.model, options.precision),
+               [&](const MakeInferenceModel& make) { serve_here(options, make); });
 }
 
 void add_limits(CLI::App& command, ServeOptions& options) {
@@ -241,12 +239,7 @@ void add_serve_command(CLI::App& app) {
       "SIGTERM, after the requests that run.");
   const auto options = std::make_shared<ServeOptions>();
   options->model.add_to(command);
-  add_option(command, "--weights FORMAT", options->weights,
-             "how weights are kept in memory: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_K, "
-             "q5_K or q6_K "
-             "(default: as a GGUF "
-             "file has them, f32 of a model directory)")
-      ->check(one_word_of(weight_format_names()));
+  options->precision.add_weights_to(command);
   options->generation_config.add_to(command);
   add_option(command, "--host ADDRESS", options->host, "the address to listen on")
       ->capture_default_str();
@@ -282,7 +275,6 @@ void add_serve_command(CLI::App& app) {
       ->capture_default_str();
   command.add_flag("--log-prompts", options->api.log_prompts, "log what was asked, too");
   options->machine.add_to(command);
-  group_options(command, kComputing, {"--weights"});
   group_options(command, "Access and log",
                 {"--api-key-file", "--no-api-key", "--origin", "--log", "--log-prompts"});
   add_limits(command, *options);

@@ -36,7 +36,7 @@ std::string hash_of_shared_numbers(const Transformer& model) {
   uint64_t hash = hash_bytes("");
   for (const Parameter& p : model.parameters().all()) {
     if (p.kind == ParameterKind::embedding) {
-      hash = hash_of((p.packed.defined() ? p.packed.bytes : p.tensor).narrow(0, 0, 1), hash);
+      hash = hash_of(p.held().narrow(0, 0, 1), hash);
     } else if (p.tensor.dim() == 1 && cut_dimension(p) < 0) {
       hash = hash_of(p.tensor, hash);
     }

@@ -97,6 +97,9 @@ struct Parameter {
   Shard shard = Shard::none;
   std::vector<int> used_at = {};  // the sites that compute with it, ascending
   PackedMatrix packed = {};       // in the place of the tensor's numbers, if it is defined
+
+  // What holds its numbers: the tensor, or the packed bytes.
+  const at::Tensor& held() const { return packed.defined() ? packed.bytes : tensor; }
 };
 
 // The dimension along which a parameter is cut into equal parts, or -1 where every process of a

@@ -2,14 +2,20 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Flags.h>
+#include <fmt/core.h>
 #include <malloc.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <regex>
 
+#include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/tensor_memory.h"
 
@@ -40,6 +46,18 @@ void keep_freed_memory() {
 void give_back_freed_memory() {
   malloc_trim(0);
   trim_tensor_memory();
+}
+
+void lock_in_memory(const void* begin, size_t bytes) {
+  if (::mlock(begin, bytes) == 0) return;
+  const int error = errno;
+  rlimit allowed{};
+  ::getrlimit(RLIMIT_MEMLOCK, &allowed);
+  const std::string limit = allowed.rlim_cur == RLIM_INFINITY
+                                ? "without a limit"
+                                : format_bytes(static_cast<double>(allowed.rlim_cur));
+  throw Error(fmt::format("cannot keep {} in memory: {}; this process may lock {} (ulimit -l)",
+                          format_bytes(static_cast<double>(bytes)), std::strerror(error), limit));
 }
 
 bool is_out_of_memory(const std::exception& error) {

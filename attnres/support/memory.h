@@ -1,6 +1,7 @@
 // How the process manages its memory, and what is said where there is none left.
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <string>
 
@@ -16,6 +17,10 @@ void keep_freed_memory();
 // Gives what was freed so far back to the system: for who will do nothing for a while. Never
 // throws.
 void give_back_freed_memory();
+
+// The system may not drop these pages any more: they are read at once, and stay while they are
+// mapped. Throws Error, naming the limit of locked memory (`ulimit -l`), where it may not be.
+void lock_in_memory(const void* begin, size_t bytes);
 
 // Whether memory ran out: the host's, or a device's.
 bool is_out_of_memory(const std::exception& error);

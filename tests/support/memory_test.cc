@@ -3,21 +3,28 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "attnres/support/error.h"
 #include "attnres/support/machine.h"
 
 namespace attnres {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::uintptr_t end_of_heap() {
   return reinterpret_cast<std::uintptr_t>(sbrk(0));
@@ -51,6 +58,34 @@ TEST(Memory, IsGivenBackWhenAsked) {
   EXPECT_GT(resident_bytes() - before, most);
   give_back_freed_memory();
   EXPECT_LT(resident_bytes() - before, most);
+}
+
+// Bytes of this process that the system may not drop.
+int64_t locked_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmLck:")) return std::stoll(line.substr(6)) * 1024;
+  }
+  return -1;
+}
+
+TEST(Memory, WhatIsLockedStaysUntilItIsUnmapped) {
+  constexpr size_t kBytes = size_t{1} << 15;  // less than what anybody may lock
+  const int64_t before = locked_bytes();
+  void* const pages =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  lock_in_memory(static_cast<char*>(pages) + 100, kBytes - 200);
+  EXPECT_EQ(locked_bytes() - before, kBytes);
+  ::munmap(pages, kBytes);
+  EXPECT_EQ(locked_bytes(), before);
+  try {
+    lock_in_memory(pages, kBytes);
+    FAIL() << "there is no such memory";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), StartsWith("cannot keep 32.0 KiB in memory: Cannot allocate memory"));
+    EXPECT_THAT(error.what(), HasSubstr("(ulimit -l)"));
+  }
 }
 
 // What `f` throws, as memory.h tells of it; empty where it is of something else.
