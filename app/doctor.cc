@@ -18,6 +18,7 @@
 #include "attnres/data/corpus.h"
 #include "attnres/ops/depth_attention/depth_attention.h"
 #include "attnres/ops/matmul/provider.h"
+#include "attnres/plan/inference.h"
 #include "attnres/support/build_info.h"
 #include "attnres/support/compute_device.h"
 #include "attnres/support/error.h"
@@ -38,7 +39,8 @@ constexpr double kHour = 3600;
 constexpr double kLongStep = 3;       // seconds; one that takes longer is not timed
 constexpr double kTimingSeconds = 5;  // for the steps of a recipe
 constexpr int kMostTimed = 2;         // recipes
-constexpr double kOffBy = 0.3;        // what is only estimated
+constexpr WeightFormat kUsualFormat = WeightFormat::q4_K;  // of files that people have
+constexpr double kOffBy = 0.3;                             // what is only estimated
 
 bool on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
@@ -167,6 +169,7 @@ Json examine() {
         {"memory_bytes", machine.memory},
         {"available_bytes", available_memory()},
         {"huge_pages", machine.huge_pages},
+        {"weights_read_gb_per_s", measure_weights_read(kUsualFormat) / 1e9},
         {"gpus", of_gpus},
         {"gpu_driver", gpus.driver.empty() ? Json(nullptr) : Json(gpus.driver)},
         {"gpu_problem", gpus.problem.empty() ? Json(nullptr) : Json(gpus.problem)},
@@ -268,6 +271,11 @@ void print(const Json& report) {
     }
     line(counted(threads, "thread").c_str(), text);
   }
+  const double read = machine.at("weights_read_gb_per_s").get<double>();
+  line("4-bit weights",
+       fmt::format(
+           "read at {:.0f} GB/s: a token that reads a GB takes {:.0f} ms (plan --model FILE)", read,
+           1000 / read));
 
   const Json& build = report.at("build");
   fmt::print("\nThis program\n");

@@ -10,7 +10,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -94,32 +97,33 @@ WeightFormats formats_like(const WeightFormats& formats, int64_t layer, const Tr
   return WeightFormats(std::move(own));
 }
 
-// Memory like that of a mapped file: in small pages.
-at::Tensor in_small_pages(at::IntArrayRef sizes) {
-  const at::Tensor shape = at::empty(sizes, at::TensorOptions(at::kMeta).dtype(at::kByte));
-  const size_t bytes = shape.nbytes();
-  void* const memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  require(memory != MAP_FAILED, "plan: no memory for {} of weights",
-          format_bytes(static_cast<double>(bytes)));
-  ::madvise(memory, bytes, MADV_NOHUGEPAGE);
+// Bytes as a model's file has them in memory: mapped, in the pages of the system's cache. `tile`,
+// again and again.
+at::Tensor as_mapped(at::IntArrayRef sizes, const at::Tensor& tile) {
+  const size_t bytes = at::empty(sizes, at::TensorOptions(at::kMeta).dtype(at::kByte)).nbytes();
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
+  bool is_written = file != nullptr;
+  for (size_t done = 0; is_written && done < bytes;) {
+    const size_t here = std::min(bytes - done, tile.nbytes());
+    is_written = std::fwrite(tile.const_data_ptr(), 1, here, file.get()) == here;
+    done += here;
+  }
+  void* const memory = is_written && std::fflush(file.get()) == 0
+                           ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fileno(file.get()), 0)
+                           : MAP_FAILED;
+  require(memory != MAP_FAILED, "plan: no room for a temporary file of {}: {}",
+          format_bytes(static_cast<double>(bytes)), std::strerror(errno));
   return at::from_blob(
       memory, sizes, [bytes](void* begin) { ::munmap(begin, bytes); }, at::kByte);
 }
 
-// Random rows, again and again.
+// Random rows.
 void fill(const PackedMatrix& packed) {
-  packed.bytes.set_(in_small_pages(packed.bytes.sizes()));
   constexpr int64_t kRows = 32;
-  const at::Tensor rows = packed.bytes.view({-1, packed.bytes.size(-1)});
-  const int64_t count = std::min(kRows, rows.size(0));
   const at::Tensor values =
-      at::randn({count, packed.columns}) / std::sqrt(static_cast<double>(packed.columns));
+      at::randn({kRows, packed.columns}) / std::sqrt(static_cast<double>(packed.columns));
   const at::Tensor tile = pack_weight(values, packed.format).bytes;
-  for (int64_t n = 0; n < rows.size(0); n += count) {
-    const int64_t here = std::min(count, rows.size(0) - n);
-    at::Tensor(rows.narrow(0, n, here)).copy_(tile.narrow(0, 0, here));
-  }
+  packed.bytes.set_(as_mapped(packed.bytes.sizes(), tile));
 }
 
 double median(std::vector<double> values) {
@@ -176,17 +180,14 @@ double time_layer(const ModelConfig& config, const WeightFormats& formats, int64
   return std::max(0.0, median(std::move(differences))) / static_cast<double>(count);
 }
 
-double time_head(const ModelConfig& config, int64_t vocab_size, const WeightFormats& formats) {
+// Of one row by a weight of these sizes.
+double time_product(int64_t outputs, int64_t inputs, WeightFormat format) {
   constexpr int kTimed = 9;
-  const WeightFormat wanted = config.tie_embeddings ? formats.of(kEmbeddingSite, "token_embedding")
-                                                    : formats.of(config.sublayers(), "head");
-  const WeightFormat format = fits(wanted, config.width) ? wanted : WeightFormat::f16;
-  const PackedMatrix head = {
-      at::empty({vocab_size, packed_row_bytes(format, config.width)}, at::kByte), format,
-      config.width};
-  fill(head);
-  const at::Tensor x = at::randn({1, config.width});
-  const MapWeight weight(at::empty({vocab_size, config.width}, at::kMeta), head);
+  const PackedMatrix packed = {at::empty({outputs, packed_row_bytes(format, inputs)}, at::kByte),
+                               format, inputs};
+  fill(packed);
+  const at::Tensor x = at::randn({1, inputs});
+  const MapWeight weight(at::empty({outputs, inputs}, at::kMeta), packed);
   std::vector<double> times;
   for (int i = 0; i < kTimed; ++i) {
     const double begin = monotonic_seconds();
@@ -194,6 +195,13 @@ double time_head(const ModelConfig& config, int64_t vocab_size, const WeightForm
     times.push_back(monotonic_seconds() - begin);
   }
   return median(std::move(times));
+}
+
+double time_head(const ModelConfig& config, int64_t vocab_size, const WeightFormats& formats) {
+  const WeightFormat wanted = config.tie_embeddings ? formats.of(kEmbeddingSite, "token_embedding")
+                                                    : formats.of(config.sublayers(), "head");
+  return time_product(vocab_size, config.width,
+                      fits(wanted, config.width) ? wanted : WeightFormat::f16);
 }
 
 }  // namespace
@@ -216,6 +224,14 @@ InferenceSize inference_size(const ModelConfig& config, int64_t vocab_size,
                           at::Device(at::kMeta));
   size.kept = static_cast<double>(pool.bytes());
   return size;
+}
+
+double measure_weights_read(WeightFormat format) {
+  const at::NoGradGuard not_recording;
+  constexpr int64_t kInputs = 4096, kLeastBytes = int64_t{1} << 27, kMostBytes = int64_t{1} << 30;
+  const int64_t bytes = std::clamp(3 * describe_machine().cache, kLeastBytes, kMostBytes);
+  const int64_t row = packed_row_bytes(format, kInputs), outputs = bytes / row;
+  return static_cast<double>(outputs * row) / time_product(outputs, kInputs, format);
 }
 
 double measure_token(const ModelConfig& config, int64_t vocab_size, const WeightFormats& formats) {

@@ -25,8 +25,13 @@ InferenceSize inference_size(const ModelConfig& config, int64_t vocab_size,
 // Seconds of a token here, of one sequence with few tokens before it, on libtorch's threads, where
 // all weights lie in memory: the times of a few layers of each kind with random weights of the same
 // shapes and formats, each times how many bytes its layers read, and of the head. Without what
-// combines the layers, which adds a few per cent. Takes some seconds and about a gigabyte, and is
-// only true where nothing else runs (records/home.md compares it with two files).
+// combines the layers, which adds a few per cent. Takes some seconds and about a gigabyte in
+// temporary files, and is only true where nothing else runs (records/home.md compares it with two
+// files).
 double measure_token(const ModelConfig& config, int64_t vocab_size, const WeightFormats& formats);
+
+// Bytes a second of weights in this format, which no cache holds, as a token's products read them,
+// on libtorch's threads. Takes a second.
+double measure_weights_read(WeightFormat format);
 
 }  // namespace attnres

@@ -23,6 +23,7 @@ TEST(Doctor, DescribesTheMachineAndNamesARecipeThatExists) {
     EXPECT_GT(speed.at("copy_gb_per_s").get<double>(), 0);
     EXPECT_GT(speed.at("matmul_gflop_per_s").get<double>(), 0);
   }
+  EXPECT_GT(machine.at("weights_read_gb_per_s").get<double>(), 0);
   EXPECT_FALSE(report.at("build").at("kernel_instruction_sets").empty());
   const Json& next = report.at("next");
   if (next.is_null()) GTEST_SKIP() << "no recipe trains here in an hour";
