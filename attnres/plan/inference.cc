@@ -108,9 +108,10 @@ at::Tensor as_mapped(at::IntArrayRef sizes, const at::Tensor& tile) {
     is_written = std::fwrite(tile.const_data_ptr(), 1, here, file.get()) == here;
     done += here;
   }
-  void* const memory = is_written && std::fflush(file.get()) == 0
-                           ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fileno(file.get()), 0)
-                           : MAP_FAILED;
+  void* const memory =
+      is_written && std::fflush(file.get()) == 0
+          ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fileno(file.get()), 0)
+          : MAP_FAILED;
   require(memory != MAP_FAILED, "plan: no room for a temporary file of {}: {}",
           format_bytes(static_cast<double>(bytes)), std::strerror(errno));
   return at::from_blob(
@@ -122,8 +123,11 @@ void fill(const PackedMatrix& packed) {
   constexpr int64_t kRows = 32;
   const at::Tensor values =
       at::randn({kRows, packed.columns}) / std::sqrt(static_cast<double>(packed.columns));
-  const at::Tensor tile = pack_weight(values, packed.format).bytes;
-  packed.bytes.set_(as_mapped(packed.bytes.sizes(), tile));
+  const at::Tensor rows = pack_weight(values, packed.format).bytes;
+  // The system keeps what was written together in large pieces, as it keeps what was read.
+  constexpr size_t kTogether = size_t{1} << 23;
+  const auto times = static_cast<int64_t>(kTogether / rows.nbytes()) + 1;
+  packed.bytes.set_(as_mapped(packed.bytes.sizes(), rows.repeat({times, 1})));
 }
 
 double median(std::vector<double> values) {
