@@ -276,8 +276,12 @@ std::unique_ptr<Transformer> load_to_compute(const ModelDirectory& directory,
   }
   require(bytes < memory, "--mlock: {} of weights are more than the {} of memory; leave it out",
           format_bytes(bytes), format_bytes(memory));
-  for (const Parameter& p : model->parameters().all()) {
-    lock_in_memory(p.held().const_data_ptr(), p.held().nbytes());
+  try {
+    for (const Parameter& p : model->parameters().all()) {
+      lock_in_memory(p.held().const_data_ptr(), p.held().nbytes());
+    }
+  } catch (const Error& e) {
+    fail("--mlock: {}: allow more, or leave it out", e.what());
   }
   return model;
 }

@@ -24,9 +24,12 @@
 #include "attnres/ops/rms_norm/rms_norm.h"
 #include "attnres/ops/tensors.h"
 #include "attnres/support/error.h"
+#include "attnres/support/read_ahead.h"
 
 namespace attnres {
 namespace {
+
+constexpr size_t kReadAhead = 16;  // experts
 
 // The weights of the experts at these indices, as maps of tensors of this dtype take them. The
 // gradient of all slices together is one tensor of the stack's size; that of a single one is too,
@@ -51,6 +54,12 @@ std::vector<MapWeight> weights_at(const ProductWeight& stack, const std::vector<
     weights.emplace_back(parameter, values.is_same(parameters) ? parameter : values.select(0, i));
   }
   return weights;
+}
+
+void ask_for(const MapWeight& weight) {
+  if (weight.packed.defined()) {
+    read_ahead(weight.packed.bytes.const_data_ptr(), weight.packed.bytes.nbytes());
+  }
 }
 
 // How many of the numbers are 0, 1 .. count - 1. A device would have to tell the host how many
@@ -227,7 +236,15 @@ at::Tensor Experts::sum_of_chosen(const at::Tensor& x_TI, const Routing& routing
   const std::vector<MapWeight> w1 = weights_at(w1_, used, dtype), w2 = weights_at(w2_, used, dtype),
                                w3 = weights_at(w3_, used, dtype);
   std::vector<at::Tensor> rows = x_TI.index_select(0, tokens).split_with_sizes(loads);
+  // Experts that memory does not hold come from the disk together, not piece by piece.
+  const bool is_read = w1_.packed().defined() && reads_from_disk();
+  const auto ask_for_expert = [&](size_t i) {
+    if (!is_read || i >= used.size()) return;
+    for (const MapWeight& weight : {w1[i], w3[i], w2[i]}) ask_for(weight);
+  };
+  for (size_t i = 0; i < kReadAhead; ++i) ask_for_expert(i);
   for (size_t i = 0; i < used.size(); ++i) {
+    ask_for_expert(i + kReadAhead);
     rows[i] = expert(used[i], rows[i], w1[i], w3[i], w2[i]);
   }
   const at::Tensor weights = routing.weights_TC.flatten().index_select(0, choices).unsqueeze(-1);
