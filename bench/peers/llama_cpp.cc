@@ -25,10 +25,12 @@ double milliseconds_since(std::chrono::steady_clock::time_point begin) {
 // A model with one sequence.
 class Decoding {
  public:
-  Decoding(const std::string& file, std::vector<llama_token> prompt, int tokens, bool defaults)
+  Decoding(const std::string& file, std::vector<llama_token> prompt, int tokens, bool defaults,
+           bool rearranges)
       : prompt_(std::move(prompt)) {
     llama_model_params model_params = llama_model_default_params();
     model_params.n_gpu_layers = 0;
+    model_params.use_extra_bufts = rearranges;
     model_.reset(llama_model_load_from_file(file.c_str(), model_params));
     if (!model_) throw std::runtime_error("cannot load " + file);
     llama_context_params params = llama_context_default_params();
@@ -102,7 +104,8 @@ int main() {
       if (request.contains("open")) {
         open.try_emplace(request.at("open"), request.at("model").get<std::string>(),
                          request.at("prompt").get<std::vector<llama_token>>(),
-                         request.at("tokens").get<int>(), request.value("defaults", false));
+                         request.at("tokens").get<int>(), request.value("defaults", false),
+                         request.value("rearranges", true));
       } else if (request.contains("prompt")) {
         reply = open.at(request.at("prompt")).read_prompt();
       } else if (request.contains("close")) {
