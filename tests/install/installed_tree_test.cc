@@ -81,6 +81,28 @@ TEST_F(InstalledTree, ProgramsAreBuiltOnTheEngine) {
   }
 }
 
+// Nobody has to know what to include before it; those of C are C.
+TEST_F(InstalledTree, EveryHeaderCompilesAlone) {
+  const std::filesystem::path include = prefix_ / "include";
+  int headers = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(include)) {
+    if (!entry.is_regular_file()) continue;
+    ++headers;
+    const std::string header = entry.path().string();
+    const bool is_c = entry.path().parent_path() == include;
+    std::string line = fmt::format(
+        "c++ -std=c++20 -Wall -Werror -fsyntax-only -x c++ -I '{0}' -isystem '{1}/include' "
+        "-isystem '{1}/include/torch/csrc/api/include' -include '{2}' /dev/null",
+        include.string(), ATTNRES_LIBTORCH, header);
+    if (is_c) {
+      line += fmt::format(" && cc -std=c11 -Wall -Wextra -Werror -fsyntax-only -x c '{}'", header);
+    }
+    const Result result = run_shell(line);
+    EXPECT_EQ(result.exit_code, 0) << header << "\n" << result.err;
+  }
+  EXPECT_GE(headers, 8);
+}
+
 TEST_F(InstalledTree, MissingTorchIsNamed) {
   const Result result =
       run_shell(configure(fresh_folder("no_torch"), "-DLibTorch_INCLUDE_DIR=/nowhere"));
