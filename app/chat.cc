@@ -93,8 +93,12 @@ class PrintedAnswer {
     if (!thought_.empty()) message["reasoning_content"] = thought_;
     for (Json& call : calls_) {
       Json& arguments = call["function"]["arguments"];
-      Json read = Json::parse(arguments.get_ref<const std::string&>(), nullptr, false);
-      if (read.is_object()) arguments = std::move(read);
+      try {
+        Json read = parse_json(arguments.get_ref<const std::string&>(), "arguments");
+        if (read.is_object()) arguments = std::move(read);
+      } catch (const Error&) {
+        // They stay the text that they are.
+      }
       message["tool_calls"].push_back(call);
     }
     return message;

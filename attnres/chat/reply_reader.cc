@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "attnres/chat/chat_template.h"
+#include "attnres/support/error.h"
+#include "attnres/support/json.h"
 #include "attnres/support/trim.h"
 
 namespace attnres {
@@ -25,8 +27,14 @@ std::optional<std::string> attribute(std::string_view head, const std::string& n
   return value;
 }
 
+// Discarded where it is no JSON that is read, as one that a model nests without an end: it could
+// not be written again.
 Json parsed(std::string_view text) {
-  return Json::parse(text, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  try {
+    return parse_json(text, "an answer");
+  } catch (const Error&) {
+    return Json::value_t::discarded;
+  }
 }
 
 // One line break, which templates write around a value that stands in lines of its own.

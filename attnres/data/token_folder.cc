@@ -108,7 +108,7 @@ TokenIndex read_token_index(const fs::path& folder) {
   } catch (const std::exception&) {  // of nlohmann, or of a number
     fail("{}: is damaged; restore it, or tokenize the text again", path.string());
   }
-  bool sound = index.width == 2 || index.width == 4;
+  bool sound = index.width == 4 || (index.width == 2 && !index.marks_targets());
   for (const TokenFile& file : index.files) {
     sound = sound && file.tokens >= 0 && file.tokens < kMostTokens && file.documents >= 0 &&
             file.documents <= file.tokens && fs::path(file.name).filename() == file.name;

@@ -239,10 +239,12 @@ SafetensorsFile::Entry SafetensorsFile::parse_entry(const std::string& name,
   const std::string shown_shape = one_line(fmt::format("{}", fmt::join(*shape, ", ")));
   uint64_t bytes = dtype->bytes;
   for (const int64_t size : *shape) {
+    // As if none were 0: steps from row to row have to be numbers, too.
     require(
-        !__builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes) && bytes <= INT64_MAX,
+        !__builtin_mul_overflow(bytes, std::max<uint64_t>(size, 1), &bytes) && bytes <= INT64_MAX,
         "{}: tensor {}: its shape [{}] is larger than any memory", path_, shown_name, shown_shape);
   }
+  if (std::find(shape->begin(), shape->end(), 0) != shape->end()) bytes = 0;
   const auto begin = static_cast<uint64_t>((*offsets)[0]);
   const auto end = static_cast<uint64_t>((*offsets)[1]);
   require(begin <= end && end <= data_.size(),

@@ -27,6 +27,7 @@ namespace attnres {
 namespace {
 
 constexpr int64_t kRowsScoredAtOnce = 32;
+constexpr int64_t kMostSequences = 1 << 16;  // each has a place, whether or not it is used
 
 // Room for those that run, and as many that have ended.
 SequencePoolSize size_of(const EngineSettings& settings) {
@@ -42,8 +43,8 @@ std::string memory_of(const Transformer& model) {
 EngineSettings checked(const InferenceModel& model, EngineSettings settings) {
   require_usage(settings.context >= 2, "context: expected 2 tokens or more, got {}",
                 settings.context);
-  require_usage(settings.sequences >= 1, "sequences: expected 1 or more, got {}",
-                settings.sequences);
+  require_usage(settings.sequences >= 1 && settings.sequences <= kMostSequences,
+                "sequences: expected 1 to {}, got {}", kMostSequences, settings.sequences);
   require_usage(settings.step_tokens >= settings.sequences,
                 "step_tokens: expected a token for each of {} sequences at least, got {}",
                 settings.sequences, settings.step_tokens);

@@ -79,7 +79,11 @@ TextRequest request_of(const attnres_request& given) {
   } else {
     request.text = given.text;
   }
-  for (size_t i = 0; i < given.num_stops; ++i) request.stops.emplace_back(given.stops[i]);
+  for (size_t i = 0; i < given.num_stops; ++i) {
+    require(given.stops != nullptr && given.stops[i] != nullptr,
+            "request: num_stops is {}, but stop {} is NULL", given.num_stops, i);
+    request.stops.emplace_back(given.stops[i]);
+  }
   request.generation.max_tokens = given.max_tokens;
   request.generation.top_logprobs = 0;
   copy_sampling(given, &request.generation.sampling);

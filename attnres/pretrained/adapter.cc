@@ -105,10 +105,18 @@ std::vector<std::string> adapted_modules(const std::map<std::string, std::string
   return modules;
 }
 
-LoraSettings read_lora(const ConfigKeys& keys,
+LoraSettings read_lora(const ConfigKeys& keys, const TensorFiles& files,
                        const std::map<std::string, std::string>& file_names) {
   const int64_t rank = keys.whole("r");
   require(rank > 0, "{}: r: expected 1 or more, got {}", keys.what(), rank);
+  // Before there is memory for matrices of that rank.
+  for (const auto& [name, in_file] : file_names) {
+    if (!name.ends_with(kLoraA)) continue;
+    const std::vector<int64_t>& shape = files.info(in_file).shape;
+    require(shape.size() == 2 && shape[0] == rank,
+            "{}: r is {}, but {} in {} has the shape [{}]; put the files of one adapter together",
+            keys.what(), rank, one_line(in_file), files.what(), fmt::join(shape, ", "));
+  }
   const double alpha = keys.number("lora_alpha", 8);
   const bool by_root = keys.flag("use_rslora", false);  // alpha / sqrt(r)
   return {.rank = rank,
@@ -159,7 +167,7 @@ Adapter::Adapter(const fs::path& folder)
   if (!keys.missing("base_model_name_or_path")) model_ = keys.text("base_model_name_or_path");
   const fs::path recipe = folder / kRecipeFile;
   if (!path_exists(recipe)) {
-    lora_ = read_lora(keys, file_names_);
+    lora_ = read_lora(keys, files_, file_names_);
     return;
   }
   const Json own = read_json(recipe);

@@ -20,9 +20,9 @@ std::string template_in(const Json& config) {
   if (templates.is_string()) return templates.get<std::string>();
   if (!templates.is_array()) return "";
   for (const Json& entry : templates) {
-    if (entry.is_object() && entry.value("name", Json()) == "default") {
-      return entry.value("template", "");
-    }
+    if (!entry.is_object() || entry.value("name", Json()) != "default") continue;
+    const Json text = entry.value("template", Json());
+    return text.is_string() ? text.get<std::string>() : "";
   }
   return "";
 }

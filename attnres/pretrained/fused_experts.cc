@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -33,9 +34,12 @@ constexpr const char* kExpertsOf = ".mlp.experts.";
 
 std::vector<int64_t> shape_of_file(const TensorFiles& files, const std::string& name, size_t dims) {
   const std::vector<int64_t>& shape = files.info(name).shape;
-  require(shape.size() == dims && shape[0] > 0,
-          "{}: {} has the shape [{}], expected {} sizes, the first above 0", files.what(),
-          one_line(name), fmt::join(shape, ", "), dims);
+  // Else there would be any number of experts of no numbers.
+  const bool has_numbers =
+      std::all_of(shape.begin(), shape.end(), [](int64_t size) { return size > 0; });
+  require(shape.size() == dims && has_numbers,
+          "{}: {} has the shape [{}], expected {} sizes above 0", files.what(), one_line(name),
+          fmt::join(shape, ", "), dims);
   return shape;
 }
 

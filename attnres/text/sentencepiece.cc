@@ -9,6 +9,7 @@
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/json.h"
+#include "attnres/text/sentencepiece_model.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
@@ -120,6 +121,11 @@ SentencePieceTokenizer::SentencePieceTokenizer(std::string model, const std::str
                                                const SentencePieceFrame& frame)
     : model_(std::move(model)),
       processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
+  try {
+    read_sentencepiece_model(model_, what);  // which the library takes as it is
+  } catch (const Error& e) {
+    throw UnreadTokenizer(e.what());
+  }
   const auto status = processor_->LoadFromSerializedProto(model_);
   if (!status.ok() || processor_->GetPieceSize() == 0) {
     throw UnreadTokenizer(

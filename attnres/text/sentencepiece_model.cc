@@ -109,6 +109,34 @@ SentencePieceModel::Piece read_piece(Message message) {
   return piece;
 }
 
+// Throws Error where a table of characters to replace leads outside of itself: SentencePiece goes
+// where it leads. It is the size of a trie, the trie, and the texts in the characters' place, each
+// with a zero at its end. The trie is github.com/s-yata/darts-clone's: each unit has a label, or is
+// a value, where bit 31 is set; by its offset and a byte one comes to the next unit.
+void check_characters(std::string_view table, const std::string& what) {
+  const auto demand = [&](bool sound) {
+    require(sound, "{}: not a SentencePiece model: its table of characters to replace is damaged",
+            what);
+  };
+  uint32_t bytes = 0;
+  demand(table.size() > sizeof(bytes) && table.back() == '\0');
+  std::memcpy(&bytes, table.data(), sizeof(bytes));
+  table.remove_prefix(sizeof(bytes));
+  demand(bytes > 0 && bytes % sizeof(uint32_t) == 0 && bytes < table.size());
+  std::vector<uint32_t> units(bytes / sizeof(uint32_t));
+  std::memcpy(units.data(), table.data(), bytes);
+  const size_t texts = table.size() - bytes;
+  constexpr uint32_t kValue = 1U << 31, kHasValue = 1U << 8, kFar = 1U << 9;
+  for (size_t i = 0; i < units.size(); ++i) {
+    const uint32_t unit = units[i];
+    if ((unit & kValue) != 0) continue;
+    const uint32_t offset = (unit >> 10) << ((unit & kFar) != 0 ? 8 : 0);
+    const size_t next = i ^ offset;
+    demand((next | 0xff) < units.size());
+    demand((unit & kHasValue) == 0 || (units[next] & ~kValue) < texts);
+  }
+}
+
 }  // namespace
 
 SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::string& what) {
@@ -126,7 +154,10 @@ SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::s
       if (setting.id == kBeginPiece) model.begin = setting.bytes;
       if (setting.id == kEndPiece) model.end = setting.bytes;
     }
-    while (field.id == 3 && inner.next(setting)) {
+    const bool replaces_back = field.id == 5;  // when tokens become text
+    while ((field.id == 3 || replaces_back) && inner.next(setting)) {
+      if (setting.id == 2 && !setting.bytes.empty()) check_characters(setting.bytes, what);
+      if (replaces_back) continue;
       if (setting.id == 2) model.replaces_characters = !setting.bytes.empty();
       if (setting.id == 3) model.adds_space = setting.number != 0;
       if (setting.id == 4) model.removes_extra_spaces = setting.number != 0;

@@ -27,7 +27,7 @@ struct SentencePieceModel {
 };
 
 // `bytes`: those of a tokenizer.model; `what` names it in errors. Throws Error where they end
-// inside a field.
+// inside a field, and where their table of characters to replace leads outside of itself.
 SentencePieceModel read_sentencepiece_model(std::string_view bytes, const std::string& what);
 // The bytes of a file that says this, of a model that replaces no characters.
 std::string write_sentencepiece_model(const SentencePieceModel& model);

@@ -162,6 +162,15 @@ TEST(ReplyReader, WhatIsNoCallIsText) {
   }
 }
 
+// Writing JSON again takes a call for each level.
+TEST(ReplyReader, WhatAModelNestsWithoutAnEndIsText) {
+  const std::string reply = "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": " +
+                            std::string(1'000'000, '[') + std::string(1'000'000, ']') +
+                            "}}</tool_call>";
+  const ReplyPlan plan = plan_reply(reply_format_of(kQwen), {{""}}, kTools);
+  EXPECT_EQ(read_in_pieces(plan, NamedTokens({}), reply, 4096), (Read{"", reply, {}}));
+}
+
 TEST(ReplyReader, QwenTags) {
   const std::string jinja = kQwen + " <function= ";
   EXPECT_EQ(

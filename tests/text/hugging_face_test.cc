@@ -259,6 +259,12 @@ TEST(TextRegex, TranslatesWhatOthersWriteDifferently) {
   EXPECT_EQ(pcre2_pattern(R"(\v\u4e00[]a])"), R"(\x0b\x{4e00}[\]a])");
 }
 
+TEST(TextRegex, RefusesClassesThatAreNestedWithoutAnEnd) {
+  EXPECT_NO_THROW(pcre2_pattern("[a[b[c]]]"));
+  const std::string nested(1'000'000, '[');
+  EXPECT_THAT(message_of<UnreadTokenizer>([&] { pcre2_pattern(nested); }), HasSubstr("so deep"));
+}
+
 // Kimi's file: all bytes, and "ab", "abc" and "bc" in this order.
 std::string small_tiktoken() {
   constexpr std::string_view kDigits =

@@ -51,11 +51,16 @@ BpeTokenizer::BpeTokenizer(TokenizerJson parts, TokenizerFile file, Json config,
                                    : std::make_unique<BpeModel>(parts_.vocabulary, parts_.merges,
                                                                 parts_.settings, what);
 
-  constexpr int32_t kMostTokens = 1 << 24;
+  // Numbers may be left out, but memory is taken for them.
+  constexpr size_t kMostTokens = size_t{1} << 24, kMostLeftOut = size_t{1} << 16;
+  const size_t tokens = parts_.vocabulary.size() + parts_.added_tokens.size();
+  const size_t most = std::min(kMostTokens, 4 * tokens + kMostLeftOut);
   const auto add_token = [&](const std::string& text, int32_t id) {
-    if (id >= kMostTokens) {
-      fail("{}: token '{}' has the number {}; at most {} are read", what, one_line(text), id,
-           kMostTokens);
+    if (static_cast<size_t>(id) >= most) {
+      fail(
+          "{}: token '{}' has the number {}, but there are {} tokens; it is damaged: numbers below "
+          "{} are read",
+          what, one_line(text), id, tokens, most);
     }
     if (id >= vocab_size()) token_texts_.resize(id + 1);
     token_texts_[id] = text;

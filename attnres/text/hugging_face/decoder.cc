@@ -2,6 +2,7 @@
 
 #include <cctype>
 #include <memory>
+#include <numeric>
 
 #include "attnres/text/hugging_face/byte_characters.h"
 #include "attnres/text/hugging_face/replacement.h"
@@ -15,6 +16,11 @@ struct DecodedTokens {
 };
 
 namespace {
+
+size_t bytes_of(const DecodedTokens& tokens) {
+  return std::accumulate(tokens.texts.begin(), tokens.texts.end(), size_t{0},
+                         [](size_t sum, const std::string& text) { return sum + text.size(); });
+}
 
 using DecoderStep = std::function<void(DecodedTokens&)>;
 
@@ -120,16 +126,24 @@ Decoder::Decoder(const JsonPart& part) {
   add_steps(part, steps_);
 }
 
+void Decoder::run(DecodedTokens& tokens) const {
+  const size_t bytes = bytes_of(tokens);
+  for (const auto& step : steps_) {
+    step(tokens);
+    check_growth(bytes, bytes_of(tokens));
+  }
+}
+
 std::string Decoder::decode(std::vector<std::string> tokens) const {
   DecodedTokens decoded = {std::move(tokens)};
-  for (const auto& step : steps_) step(decoded);
+  run(decoded);
   fuse(decoded);
   return std::move(decoded.texts[0]);
 }
 
 std::string Decoder::decode_within(std::string token) const {
   DecodedTokens decoded = {{std::move(token)}, /*within=*/true};
-  for (const auto& step : steps_) step(decoded);
+  run(decoded);
   return std::move(decoded.texts[0]);
 }
 

@@ -25,6 +25,9 @@ class Decoder {
   std::string decode_within(std::string token) const;
 
  private:
+  // Throws Error as check_growth.
+  void run(DecodedTokens& tokens) const;
+
   // Each changes the tokens that the one before it left.
   std::vector<std::function<void(DecodedTokens&)>> steps_;
 };

@@ -118,7 +118,11 @@ Normalizer one_after_another(const JsonPart& part) {
     steps.push_back(read_normalizer(step));
   }
   return [steps = std::move(steps)](std::string& text) {
-    for (const Normalizer& step : steps) step(text);
+    const size_t bytes = text.size();
+    for (const Normalizer& step : steps) {
+      step(text);
+      check_growth(bytes, text.size());
+    }
   };
 }
 

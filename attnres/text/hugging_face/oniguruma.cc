@@ -268,9 +268,12 @@ class Rewriter {
   // The members of a class within a class. A negated one may only stand alone between &&, where
   // its ^ negates the whole part.
   std::string nested_class() {
+    constexpr int kDeepestClass = 50;  // each is a call
+    if (++depth_ > kDeepestClass) refuse("[ ] nested so deep");
     const bool alone = pattern_.substr(0, at_).ends_with("&&");
     const size_t begin = at_;
     std::string inside = character_class();
+    --depth_;
     if (inside.starts_with("(?")) refuse(pattern_.substr(begin, at_ - begin));
     inside = inside.substr(1, inside.size() - 2);
     const bool ends = peek() == ']' || pattern_.substr(at_).starts_with("&&");
@@ -284,6 +287,7 @@ class Rewriter {
   size_t at_ = 0;
   std::string out_;
   std::vector<size_t> groups_;  // where in out_ each group that is open begins
+  int depth_ = 0;               // of classes in classes
   size_t atom_ = 0;             // where in out_ what a quantifier would repeat begins
 };
 

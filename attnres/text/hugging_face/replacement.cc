@@ -1,5 +1,6 @@
 #include "attnres/text/hugging_face/replacement.h"
 
+#include "attnres/support/error.h"
 #include "attnres/text/utf8.h"
 
 namespace attnres {
@@ -14,6 +15,14 @@ Replacement::Replacement(const JsonPart& part) : content_(part.at("content").tex
   }
 }
 
+void check_growth(size_t bytes_before, size_t bytes_after) {
+  constexpr size_t kMostTimes = 64, kMostMore = size_t{1} << 16;
+  require(bytes_after <= kMostTimes * bytes_before + kMostMore,
+          "the tokenizer makes more than {} bytes of {} by what it replaces; it is damaged, or "
+          "takes memory on purpose",
+          kMostTimes * bytes_before + kMostMore, bytes_before);
+}
+
 void Replacement::apply(std::string& text) const {
   std::string replaced;
   if (regex_) {
@@ -21,6 +30,7 @@ void Replacement::apply(std::string& text) const {
     regex_->find_all(text, [&](const TextRange& range) {
       replaced += range.match ? std::string_view(content_)
                               : std::string_view(text).substr(range.begin, range.end - range.begin);
+      check_growth(text.size(), replaced.size());
     });
   } else {
     size_t at = text.find(literal_);
@@ -30,6 +40,7 @@ void Replacement::apply(std::string& text) const {
     for (; at != std::string::npos; at = text.find(literal_, copied)) {
       replaced.append(text, copied, at - copied);
       replaced += content_;
+      check_growth(text.size(), replaced.size());
       copied = at + literal_.size();
     }
     replaced.append(text, copied);

@@ -23,6 +23,7 @@ const char* const kKimiPattern =
 namespace {
 
 constexpr int32_t kControlTokens = 258;
+constexpr size_t kLongestToken = 1024;  // each of its bytes is a place to cut it at
 
 std::optional<std::string> from_base64(std::string_view text) {
   constexpr std::string_view kDigits =
@@ -59,6 +60,8 @@ std::vector<std::string> read_ranks(std::string_view text, const std::string& wh
                 rank == tokens.size(),
             "{}, line {}: expected a token in base64, a space and the rank {}", what, line,
             tokens.size());
+    require(bytes->size() <= kLongestToken, "{}, line {}: a token of {} bytes, {} at most are read",
+            what, line, bytes->size(), kLongestToken);
     tokens.push_back(std::move(*bytes));
   }
   return tokens;
