@@ -1,24 +1,26 @@
 // Texts as gzip and zstd.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include <string>
 #include <string_view>
 
+#include "attnres/support/error.h"
+
 namespace attnres::testing {
 
 inline std::string gzipped(std::string_view text) {
   z_stream stream = {};
-  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  require(deflateInit2(&stream, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK,
+          "zlib does not begin");
   std::string out(deflateBound(&stream, text.size()) + 64, '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.avail_in = static_cast<uInt>(text.size());
   stream.next_out = reinterpret_cast<Bytef*>(out.data());
   stream.avail_out = static_cast<uInt>(out.size());
-  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  require(deflate(&stream, Z_FINISH) == Z_STREAM_END, "zlib does not end");
   out.resize(stream.total_out);
   deflateEnd(&stream);
   return out;
