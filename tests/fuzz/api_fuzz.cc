@@ -54,6 +54,9 @@ class WordBackend : public Backend {
     for (size_t i = 0; i < sequences.size(); ++i) {
       TextUpdate update;
       update.token = 'a';
+      update.logprobs = {.chosen = -1, .top = {{.id = 'a', .logprob = -1}}};
+      update.prompt_logprobs.assign(std::max<size_t>(sequences[i].ids.size(), 1) - 1,
+                                    *update.logprobs);
       update.text = "a";
       update.pieces = {{.text = "a"}};
       update.stopped = StopReason::max_tokens;

@@ -208,7 +208,8 @@ TEST_F(DamagedAdapter, IsRefusedByName) {
   EXPECT_THAT(refusal({{"rank_pattern", {{"q_proj", 2}}}}), HasSubstr("rank_pattern"));
   EXPECT_THAT(refusal({{"target_parameters", {"experts.w1"}}}), HasSubstr("target_parameters"));
   EXPECT_THAT(refusal({{"r", 0}}), HasSubstr("r: expected 1 or more, got 0"));
-  EXPECT_THAT(refusal({{"r", 2}}), AllOf(HasSubstr("lora_A.weight"), HasSubstr("expected [2, ")));
+  EXPECT_THAT(refusal({{"r", 2}}),
+              AllOf(HasSubstr("lora_A.weight"), HasSubstr("has the shape [3, ")));
   EXPECT_THAT(refusal({{"base_model_name_or_path", "org/model"}}),
               AllOf(HasSubstr("org/model, which is not here"), HasSubstr("--adapter")));
   EXPECT_THAT(refusal({{"base_model_name_or_path", nullptr}}), HasSubstr("does not say"));
