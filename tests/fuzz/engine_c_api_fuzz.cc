@@ -18,11 +18,11 @@ const char* const kModel = ATTNRES_SOURCE_DIR "/tests/fixtures/llama3_gguf_tiny/
 
 // Small ones mostly, or any.
 int64_t whole(InputNumbers& numbers) {
-  const auto small = numbers.next<int8_t>();
+  const auto small = numbers.small();
   return small == 127 ? numbers.next<int64_t>() : small;
 }
 double real(InputNumbers& numbers) {
-  const auto small = numbers.next<int8_t>();
+  const auto small = numbers.small();
   return small == 127 ? numbers.next<double>() : small / 8.0;
 }
 
@@ -33,7 +33,7 @@ attnres_engine* opened(InputNumbers& numbers) {
   settings.context = whole(numbers);
   settings.sequences = whole(numbers);
   settings.step_tokens = whole(numbers);
-  settings.deterministic = numbers.next<int8_t>();
+  settings.deterministic = numbers.next<uint8_t>();
   return attnres_engine_open(kModel, &settings);
 }
 

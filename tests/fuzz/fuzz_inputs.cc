@@ -1,8 +1,7 @@
 #include "tests/fuzz/fuzz_inputs.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
 #include "attnres/support/error.h"

@@ -35,6 +35,11 @@ class InputNumbers {
     bytes.copy(reinterpret_cast<char*>(&value), sizeof(T));
     return value;
   }
+  // -128 to 127, of a byte.
+  int small() {
+    const int byte = next<unsigned char>();
+    return byte < 128 ? byte : byte - 256;
+  }
   // As many bytes as the next one says.
   std::string text() { return std::string(take(next<unsigned char>())); }
 

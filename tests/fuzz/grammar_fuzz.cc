@@ -61,13 +61,12 @@ void run(std::string_view input) {
 
 std::vector<std::string> seeds() {
   std::vector<std::string> seeds = {
-      "s{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"minimum\": 1},"
-      " \"b\": {\"enum\": [\"x\", null]}}, \"required\": [\"a\"],"
-      " \"additionalProperties\": false}",
-      "s{\"$defs\": {\"t\": {\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/t\"},"
-      " \"maxItems\": 2}}, \"$ref\": \"#/$defs/t\"}",
-      "s{\"anyOf\": [{\"type\": \"string\", \"pattern\": \"^a+$\"}, {\"type\": \"string\","
-      " \"format\": \"date\"}, {\"const\": 1}]}",
+      R"(s{"type": "object", "properties": {"a": {"type": "integer", "minimum": 1},
+            "b": {"enum": ["x", null]}}, "required": ["a"], "additionalProperties": false})",
+      R"(s{"$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}, "maxItems": 2}},
+            "$ref": "#/$defs/t"})",
+      R"(s{"anyOf": [{"type": "string", "pattern": "^a+$"}, {"type": "string",
+            "format": "date"}, {"const": 1}]})",
       "cyes",
       "eroot ::= (\"a\" | [b-d]{1,3} other?)+\nother ::= \"x\" # remark",
       "j"};

@@ -59,11 +59,11 @@ class Given {
 
 attnres_inputs inputs_of(InputNumbers& numbers) {
   attnres_inputs in = {};
-  in.dtype = numbers.next<int8_t>();
-  in.mode = numbers.next<int8_t>();
+  in.dtype = numbers.small();
+  in.mode = numbers.small();
   // Small ones mostly, or any.
   for (int64_t* size : {&in.num_sources, &in.num_sites, &in.num_tokens, &in.width}) {
-    *size = numbers.next<int8_t>();
+    *size = numbers.small();
     if (*size == 127) *size = numbers.next<int64_t>();
   }
   return in;
@@ -85,7 +85,7 @@ void forward(InputNumbers& numbers, uint32_t left_out) {
   args.scores = given.numbers(S, N, T);
   args.weights = given.numbers(S, N, T);
   attnres_status_text(attnres_forward(&args));
-  attnres_forward_range(&args, numbers.next<int8_t>(), numbers.next<int8_t>());
+  attnres_forward_range(&args, numbers.small(), numbers.small());
 }
 
 void backward(InputNumbers& numbers, uint32_t left_out) {
@@ -94,7 +94,7 @@ void backward(InputNumbers& numbers, uint32_t left_out) {
   in = inputs_of(numbers);
   Given given(in, left_out);
   const int64_t N = in.num_sources, S = in.num_sites, T = in.num_tokens, D = in.width;
-  args.accumulate = numbers.next<int8_t>();
+  args.accumulate = numbers.small();
   in.sources = given.rows(N);
   in.queries = given.numbers(S, D);
   args.grad_outputs = given.rows(S);
@@ -105,7 +105,7 @@ void backward(InputNumbers& numbers, uint32_t left_out) {
   args.grad_sources = given.rows(N, /*each_may_be_left_out=*/true);
   args.grad_queries = given.numbers(S, D);
   attnres_status_text(attnres_backward(&args));
-  attnres_backward_range(&args, numbers.next<int8_t>(), numbers.next<int8_t>());
+  attnres_backward_range(&args, numbers.small(), numbers.small());
 }
 
 void run(std::string_view input) {
