@@ -1,5 +1,6 @@
 #include "attnres/chat/reply_reader.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -266,13 +267,13 @@ TEST(ReplyReader, DeepSeek) {
             (Read{"", "", {{"weather", "{\"days\": 1}"}}}));
   for (const std::string section : {"function_calls", "tool_calls"}) {
     EXPECT_EQ(
-        read_reply("<think></think> '｜DSML｜' " + section, "",
-                   "b\n\n<｜DSML｜" + section +
-                       ">\n<｜DSML｜invoke name=\"weather\">\n"
-                       "<｜DSML｜parameter name=\"city\" string=\"true\">1</｜DSML｜parameter>\n"
-                       "<｜DSML｜parameter name=\"days\" string=\"false\">1</｜DSML｜parameter>\n"
-                       "</｜DSML｜invoke>\n</｜DSML｜" +
-                       section + ">"),
+        read_reply(
+            "<think></think> '｜DSML｜' " + section, "",
+            fmt::format("b\n\n<｜DSML｜{0}>\n<｜DSML｜invoke name=\"weather\">\n"
+                        "<｜DSML｜parameter name=\"city\" string=\"true\">1</｜DSML｜parameter>\n"
+                        "<｜DSML｜parameter name=\"days\" string=\"false\">1</｜DSML｜parameter>\n"
+                        "</｜DSML｜invoke>\n</｜DSML｜{0}>",
+                        section)),
         (Read{"", "b", {{"weather", R"({"city": "1", "days": 1})"}}}));
   }
 }

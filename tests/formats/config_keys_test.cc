@@ -1,6 +1,7 @@
 // Keys of a config.json that nobody reads, and the file's names in errors.
 #include "attnres/formats/config_keys.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include <tuple>
@@ -96,7 +97,7 @@ TEST(ConfigKeys, NameWhatLooksMisspelled) {
     config["tie_word_embeddings"] = true;
     if (key == "tie_word_embeddings") config.erase(key);
     EXPECT_THAT(from_config_json(config, "config.json").misspelled,
-                ElementsAre(typed + " (" + key + "?)"));
+                ElementsAre(fmt::format("{} ({}?)", typed, key)));
   }
 }
 
