@@ -117,6 +117,15 @@ std::optional<Candidate> choose(std::vector<Candidate> recipes, ProgressLine& li
   return std::nullopt;
 }
 
+// Null where there is no room for what is read.
+Json weights_read_gb_per_s() {
+  try {
+    return measure_weights_read(kUsualFormat) / 1e9;
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 std::optional<std::string> corpus_folder() {
   try {
     return default_corpus_paths().at(0).string();
@@ -169,7 +178,7 @@ Json examine() {
         {"memory_bytes", machine.memory},
         {"available_bytes", available_memory()},
         {"huge_pages", machine.huge_pages},
-        {"weights_read_gb_per_s", measure_weights_read(kUsualFormat) / 1e9},
+        {"weights_read_gb_per_s", weights_read_gb_per_s()},
         {"gpus", of_gpus},
         {"gpu_driver", gpus.driver.empty() ? Json(nullptr) : Json(gpus.driver)},
         {"gpu_problem", gpus.problem.empty() ? Json(nullptr) : Json(gpus.problem)},
@@ -271,11 +280,13 @@ void print(const Json& report) {
     }
     line(counted(threads, "thread").c_str(), text);
   }
-  const double read = machine.at("weights_read_gb_per_s").get<double>();
+  const Json& read = machine.at("weights_read_gb_per_s");
   line("4-bit weights",
-       fmt::format(
-           "read at {:.0f} GB/s: a token that reads a GB takes {:.0f} ms (plan --model FILE)", read,
-           1000 / read));
+       read.is_null()
+           ? "not timed: there is no room for a temporary file"
+           : fmt::format("read at {0:.0f} GB/s: a token that reads a GB takes {1:.0f} ms (plan "
+                         "--model FILE)",
+                         read.get<double>(), 1000 / read.get<double>()));
 
   const Json& build = report.at("build");
   fmt::print("\nThis program\n");

@@ -7,6 +7,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
+#include <c10/util/accumulate.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -97,10 +98,10 @@ WeightFormats formats_like(const WeightFormats& formats, int64_t layer, const Tr
   return WeightFormats(std::move(own));
 }
 
-// Bytes as a model's file has them in memory: mapped, in the pages of the system's cache. `tile`,
-// again and again.
+// Bytes of these sizes as a model's file has them in memory: mapped, in the pages of the system's
+// cache. `tile`, again and again.
 at::Tensor as_mapped(at::IntArrayRef sizes, const at::Tensor& tile) {
-  const size_t bytes = at::empty(sizes, at::TensorOptions(at::kMeta).dtype(at::kByte)).nbytes();
+  const auto bytes = static_cast<size_t>(c10::multiply_integers(sizes));
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::tmpfile(), std::fclose);
   bool is_written = file != nullptr;
   for (size_t done = 0; is_written && done < bytes;) {
@@ -112,7 +113,7 @@ at::Tensor as_mapped(at::IntArrayRef sizes, const at::Tensor& tile) {
       is_written && std::fflush(file.get()) == 0
           ? ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fileno(file.get()), 0)
           : MAP_FAILED;
-  require(memory != MAP_FAILED, "plan: no room for a temporary file of {}: {}",
+  require(memory != MAP_FAILED, "no room for a temporary file of {}: {}",
           format_bytes(static_cast<double>(bytes)), std::strerror(errno));
   return at::from_blob(
       memory, sizes, [bytes](void* begin) { ::munmap(begin, bytes); }, at::kByte);

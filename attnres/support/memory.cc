@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Flags.h>
-#include <fmt/core.h>
 #include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -56,8 +55,8 @@ void lock_in_memory(const void* begin, size_t bytes) {
   const std::string limit = allowed.rlim_cur == RLIM_INFINITY
                                 ? "without a limit"
                                 : format_bytes(static_cast<double>(allowed.rlim_cur));
-  throw Error(fmt::format("cannot keep {} in memory: {}; this process may lock {} (ulimit -l)",
-                          format_bytes(static_cast<double>(bytes)), std::strerror(error), limit));
+  fail("cannot keep {} in memory: {}; this process may lock {} (ulimit -l)",
+       format_bytes(static_cast<double>(bytes)), std::strerror(error), limit);
 }
 
 bool is_out_of_memory(const std::exception& error) {
