@@ -1,25 +1,33 @@
-// A run that an earlier version began (tests/fixtures/interrupted_run) goes on as it would have
-// there.
+// A run that an earlier version began (tests/fixtures/interrupted_run, version_0_1) goes on as it
+// would have there.
 #include <gtest/gtest.h>
 
+#include "attnres/parallel/mpi_communicator.h"
 #include "tests/end_to_end/runs.h"
 #include "tests/larger.h"
+#include "tests/parallel/mpirun.h"
 
 namespace attnres::testing::earlier_run_test {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kFixture = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures/interrupted_run";
+const fs::path kFixtures = fs::path(ATTNRES_SOURCE_DIR) / "tests/fixtures";
+const fs::path kText = kFixtures / "interrupted_run/text.txt";
 
-// Metrics of the fixture's run after it has gone on; without its moments if it is `forgetful`.
-std::vector<Json> gone_on(const std::string& name, bool forgetful) {
-  const RunPaths run{fresh_folder("runs") / name};
-  fs::copy(kFixture / "run", run.folder, fs::copy_options::recursive);
+RunPaths copy_of(const std::string& fixture) {
+  const RunPaths run{fresh_folder("runs") / "run"};
+  fs::copy(kFixtures / fixture, run.folder, fs::copy_options::recursive);
+  return run;
+}
+
+// Metrics of a fixture's run after it has gone on; without its moments if it is `forgetful`.
+std::vector<Json> gone_on(const std::string& fixture, bool forgetful) {
+  const RunPaths run = copy_of(fixture);
   if (forgetful) zero_moments(run, "mom");
   at::set_num_threads(1);
   attnres::train({.recipe = parse_recipe(read_run_json(run).at("recipe")),
-                  .data = {kFixture / "text.txt"},
+                  .data = {kText},
                   .out = run.folder,
                   .resume = true});
   return read_lines(run.metrics());
@@ -45,10 +53,27 @@ double difference(const std::vector<Json>& lines, const std::vector<Json>& expec
 
 // Another machine, or sums in another order, change losses of this run by 1e-7.
 TEST(EarlierRun, GoesOnToTheSameLosses) {
-  const std::vector<Json> straight = read_lines(kFixture / "straight.jsonl");
-  ASSERT_EQ(straight.size(), 40u);
-  EXPECT_LT(difference(gone_on("run", false), straight), 1e-5);
-  EXPECT_GT(difference(gone_on("forgetful", true), straight), 1e-3);
+  for (const auto& [fixture, losses] :
+       {std::pair("interrupted_run/run", "interrupted_run/straight.jsonl"),
+        std::pair("version_0_1/run", "version_0_1/run.jsonl")}) {
+    const std::vector<Json> straight = read_lines(kFixtures / losses);
+    ASSERT_EQ(straight.size(), 40u) << fixture;
+    EXPECT_LT(difference(gone_on(fixture, false), straight), 1e-5) << fixture;
+    EXPECT_GT(difference(gone_on(fixture, true), straight), 1e-3) << fixture;
+  }
+}
+
+// Of two processes, in shards.
+TEST(EarlierRun, OfManyProcessesGoesOnToTheSameLosses) {
+  if (!has_mpi()) GTEST_SKIP() << "this build has no MPI";
+  const RunPaths run = copy_of("version_0_1/shards");
+  const Result result =
+      run_shell(mpirun(2, fmt::format("'{}' train --threads 1 --resume --data {} --out {}",
+                                      ATTNRES_PROGRAM, quoted(kText), quoted(run.folder))));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_LT(
+      difference(read_lines(run.metrics()), read_lines(kFixtures / "version_0_1/shards.jsonl")),
+      1e-5);
 }
 
 }  // namespace
