@@ -87,9 +87,15 @@ std::string now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
 }
 
+// As JSON of ASCII: whoever asks chose the text, and a terminal obeys control characters, of which
+// some are beyond ASCII.
+std::string in_log(const Json& json) {
+  return json.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+}
+
 std::string text_line(const AnsweredRequest& request) {
   std::string line = fmt::format("{} {} {} {} {} {:.3f} s", now(), request.client, request.method,
-                                 one_line_of(Json(request.path)), request.status, request.seconds);
+                                 in_log(request.path), request.status, request.seconds);
   if (!request.reason.empty()) line += fmt::format(", {}", request.reason);
   if (request.prompt_tokens > 0) {
     line += fmt::format(", {} of a prompt ({} cached), {} new, the first after {:.3f} s",
@@ -97,7 +103,7 @@ std::string text_line(const AnsweredRequest& request) {
                         request.new_tokens, request.first_token_seconds);
   }
   if (!request.id.empty()) line += ", " + request.id;
-  if (!request.body.empty()) line += " " + one_line_of(Json(request.body));
+  if (!request.body.empty()) line += " " + in_log(request.body);
   return line;
 }
 
@@ -115,7 +121,7 @@ std::string json_line(const AnsweredRequest& request) {
                {"seconds", request.seconds},
                {"first_token_seconds", request.first_token_seconds}};
   if (!request.body.empty()) line["body"] = request.body;
-  return one_line_of(line);
+  return in_log(line);
 }
 
 // One line a request, on standard error.

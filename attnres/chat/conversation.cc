@@ -115,16 +115,19 @@ Json template_messages(const Json& messages) {
   Json all = Json::array();
   for (const Json& given : messages) {
     Json message = Json::object();
-    for (const auto& [key, value] : given.items()) {
-      if (!value.is_null()) message[key] = value;
+    auto& members = message.get_ref<Json::object_t&>();  // to add to without a search for each key
+    const Json* thought = nullptr;
+    for (const char* name : {"reasoning", "thinking", "reasoning_content"}) {
+      const auto found = given.find(name);
+      if (found != given.end() && !found->is_null()) thought = &*found;
     }
-    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
-      if (!message.contains(name)) continue;
-      Json thought = {{"thinking", message[name]}};
-      thought.update(message);
-      thought["reasoning_content"] = message[name];
-      message = std::move(thought);
-      break;
+    const bool thinks = given.contains("thinking") && !given["thinking"].is_null();
+    if (thought != nullptr) members.emplace_back("thinking", thinks ? given["thinking"] : *thought);
+    for (const auto& [key, value] : given.items()) {
+      if (!value.is_null() && key != "thinking") members.emplace_back(key, value);
+    }
+    if (thought != nullptr && !message.contains("reasoning_content")) {
+      members.emplace_back("reasoning_content", *thought);
     }
     all.push_back(std::move(message));
   }

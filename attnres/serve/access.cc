@@ -3,19 +3,11 @@
 #include <fmt/core.h>
 
 #include "attnres/serve/api_error.h"
+#include "attnres/serve/equal_keys.h"
 #include "attnres/serve/http_head.h"
 
 namespace attnres {
 namespace {
-
-// In a time that does not tell where they differ.
-bool equal_keys(const std::string& given, const std::string& key) {
-  unsigned char difference = given.size() == key.size() ? 0 : 1;
-  for (size_t i = 0; i < key.size(); ++i) {
-    difference |= static_cast<unsigned char>(key[i] ^ (i < given.size() ? given[i] : 0));
-  }
-  return difference == 0;
-}
 
 // Without scheme and port, in lower case: of "http://[::1]:80" "::1".
 std::string host_of(std::string address) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "attnres/grammar/free_parts.h"
+#include "attnres/serve/api_error.h"
 
 namespace attnres {
 namespace {
@@ -133,6 +134,7 @@ void read_answer_format(const JsonFields& fields, const Backend& backend, TextRe
   try {
     request->generation.constraint = backend.constraint(*answer);
   } catch (const std::exception& e) {
+    pass_on_shortage(e);
     refuse_as("invalid_value", read, e.what());
   }
 }

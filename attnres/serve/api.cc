@@ -63,7 +63,7 @@ HttpReply Api::operator()(HttpRequest request) {
   } catch (const ApiError& e) {
     reply = error_reply(*call, e);
   } catch (const std::exception& e) {
-    reply = error_reply(*call, {500, "internal_error", e.what()});
+    reply = error_reply(*call, failure_of(e));
   }
   reply.headers.merge(cors_headers(service_.settings, call->http));
   if (reply.stream) {

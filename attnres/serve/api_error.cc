@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attnres/support/json.h"
+#include "attnres/support/memory.h"
 
 namespace attnres {
 namespace {
@@ -19,6 +20,16 @@ const char* type_of(int status) {
 }
 
 }  // namespace
+
+ApiError failure_of(const std::exception& error) {
+  if (!is_out_of_memory(error)) return {500, "internal_error", error.what()};
+  return {503, "out_of_memory",
+          "this server has no memory for the request now; ask for less, or try again later"};
+}
+
+void pass_on_shortage(const std::exception& error) {
+  if (is_out_of_memory(error)) throw failure_of(error);
+}
 
 std::string error_body(const ApiError& error) {
   const Json param = error.param.empty() ? Json() : Json(error.param);

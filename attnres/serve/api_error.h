@@ -1,6 +1,7 @@
 // What OpenAI's clients are told when something is wrong.
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -18,6 +19,11 @@ struct ApiError : std::runtime_error {
   std::string code;   // a word for programs, such as "queue_full"
   std::string param;  // the field of the request that is wrong; empty where it is none's fault
 };
+
+// What a request fails with that nothing is wrong of: 503 where memory ran out, else 500.
+ApiError failure_of(const std::exception& error);
+// Throws ApiError 503 where memory ran out: that is no mistake of who asks.
+void pass_on_shortage(const std::exception& error);
 
 // {"error": {"message", "type", "code", "param"}} as OpenAI has it: the type follows from the
 // status.

@@ -29,6 +29,7 @@ std::vector<int32_t> ids_of(const std::string& field, const std::string& text,
   try {
     return add_special_tokens ? backend.prompt_ids(text) : backend.encode(text);
   } catch (const std::exception& e) {
+    pass_on_shortage(e);
     refuse_as("invalid_value", field, e.what());
   }
 }
@@ -258,6 +259,7 @@ void check_sequence(const std::string& field, const TextRequest& sequence, const
   try {
     backend.check(sequence);
   } catch (const std::exception& e) {
+    pass_on_shortage(e);
     refuse_as_engine(field, e.what());
   }
 }

@@ -73,9 +73,10 @@ Json read_message(const Json& given) {
   }
   refuse_absent_of_message(given);
   Json message = Json::object();
+  auto& members = message.get_ref<Json::object_t&>();  // to add to without a search for each name
   for (const auto& [name, value] : given.items()) {
     const bool no_calls = name == "tool_calls" && means_nothing(value);
-    if (!value.is_null() && !no_calls) message[name] = value;
+    if (!value.is_null() && !no_calls) members.emplace_back(name, value);
   }
   check_content(message.value("content", Json()));
   for (const char* name : {"name", "tool_call_id", "reasoning_content", "reasoning", "thinking"}) {
@@ -238,12 +239,14 @@ TextRequest read_conversation(const JsonFields& fields, const Backend& backend) 
   try {
     return backend.chat_request(one_line_of(conversation));
   } catch (const std::exception& e) {
+    pass_on_shortage(e);
     const std::string first = e.what();
     if (!were_text) refuse_conversation(first);
     conversation["messages"] = as_given;
     try {
       return backend.chat_request(one_line_of(conversation));
-    } catch (const std::exception&) {
+    } catch (const std::exception& again) {
+      pass_on_shortage(again);
       refuse_conversation(first);
     }
   }

@@ -8,7 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <utility>
 
 #include "attnres/infer/text_engine.h"
@@ -34,13 +34,15 @@ class Exchange {
 
   // For who computes.
   bool ended() const;  // cancelled, or the asker has gone
-  void hear(Heard heard);
-  void fail(size_t sequence, const std::string& error, bool shuts_down = false);
+  // Where there is no memory to keep what is heard, the asker hears that instead.
+  void hear(Heard heard) noexcept;
+  void fail(size_t sequence, std::string_view error, bool shuts_down = false) noexcept;
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable heard_anew_;
   std::deque<Heard> heard_;
+  bool lost_ = false;  // some of what was heard
   bool cancelled_ = false;
   std::function<bool()> gone_;
 };

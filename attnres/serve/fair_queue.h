@@ -35,13 +35,19 @@ class FairQueue {
   template <class F>
   std::vector<Item> take_if(const F& wanted) {
     std::vector<Item> taken;
+    taken.reserve(size_);  // then nothing is lost where memory is short
     for (auto client = waiting_.begin(); client != waiting_.end();) {
-      std::deque<Item> kept;
-      for (Item& item : client->second) {
-        (wanted(item) ? taken.emplace_back() : kept.emplace_back()) = std::move(item);
+      std::deque<Item>& items = client->second;
+      auto kept = items.begin();
+      for (Item& item : items) {
+        if (wanted(item)) {
+          taken.push_back(std::move(item));
+        } else if (Item& place = *kept++; &place != &item) {
+          place = std::move(item);
+        }
       }
-      client->second = std::move(kept);
-      client = client->second.empty() ? waiting_.erase(client) : std::next(client);
+      items.erase(kept, items.end());
+      client = items.empty() ? waiting_.erase(client) : std::next(client);
     }
     size_ -= static_cast<int64_t>(taken.size());
     return taken;

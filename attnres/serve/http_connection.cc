@@ -85,7 +85,9 @@ void HttpConnection::read_headers(int64_t left, HttpHead* head) {
 std::string HttpConnection::read_body(const HttpHead& head) {
   const HttpRefusal too_large = too_large_body(limits_);
   if (head.content_length > limits_.body_bytes) throw too_large;
-  if (head.header("expect") == "100-continue") write("HTTP/1.1 100 Continue\r\n\r\n");
+  // HTTP/1.0 knows no answer before the answer.
+  if (!head.is_old && head.header("expect") == "100-continue")
+    write("HTTP/1.1 100 Continue\r\n\r\n");
   std::string body;
   if (!head.is_chunked) {
     read(head.content_length, &body);

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
-#include <vector>
 
 #include "attnres/support/error.h"
 
@@ -21,7 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMostSentAway = 256;
 constexpr std::chrono::seconds kLinger(2);
 constexpr int kLookAgain = 50;  // milliseconds, where the system has no room for a socket
 
@@ -125,16 +123,20 @@ int HttpListener::bind(const std::string& host, int port) {
 
 int HttpListener::accept() {
   while (true) {
-    std::vector<pollfd> wanted = {{wake_[0], POLLIN, 0}, {listening_, POLLIN, 0}};
-    for (const SentAway& client : sent_away_) wanted.push_back({client.socket, POLLIN, 0});
-    ::poll(wanted.data(), wanted.size(), sent_away_.empty() ? -1 : 100);
+    // Of a fixed size: where memory is short, it goes on.
+    std::array<pollfd, 2 + kMostSentAway> wanted;
+    wanted[0] = {wake_[0], POLLIN, 0};
+    wanted[1] = {listening_, POLLIN, 0};
+    size_t count = 2;
+    for (const SentAway& client : sent_away_) wanted[count++] = {client.socket, POLLIN, 0};
+    ::poll(wanted.data(), count, sent_away_.empty() ? -1 : 100);
     if (wanted[0].revents != 0) {
       close_listening();  // who knocks from here on is told at once that nobody is there
       return -1;
     }
     const auto now = Clock::now();
     auto client = sent_away_.begin();
-    for (size_t i = 2; i < wanted.size(); ++i) {
+    for (size_t i = 2; i < count; ++i) {
       const bool over = now >= client->deadline;
       if (!over && (wanted[i].revents == 0 || !is_drained(client->socket))) {
         ++client;
@@ -166,8 +168,8 @@ void HttpListener::stop() {
 void HttpListener::send_away(int socket, std::string_view answer) {
   (void)::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   ::shutdown(socket, SHUT_WR);
+  if (sent_away_.size() == kMostSentAway) forget_first();
   sent_away_.push_back({socket, Clock::now() + kLinger});
-  if (sent_away_.size() > kMostSentAway) forget_first();
 }
 
 void HttpListener::forget_first() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <list>
 #include <string>
 #include <string_view>
@@ -33,6 +34,7 @@ class HttpListener {
   void send_away(int socket, std::string_view answer);
 
  private:
+  static constexpr size_t kMostSentAway = 256;
   struct SentAway {
     int socket;
     std::chrono::steady_clock::time_point deadline;

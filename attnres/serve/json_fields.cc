@@ -42,19 +42,19 @@ bool means_nothing(const Json& value) {
 JsonFields::JsonFields(const std::string& body) : large_(lock_if_large(body)) {
   constexpr const char* kBody = "the request's body";
   try {
-    object_ = parse_json(body, kBody);
+    object_.json = parse_json(body, kBody);
   } catch (const Error& e) {
     throw ApiError(400, "invalid_json", e.what());
   }
-  if (object_.is_object()) return;
+  if (object_.json.is_object()) return;
   throw ApiError(400, "invalid_value",
-                 fmt::format("{}: expected a JSON object, got {}", kBody, shown(object_)));
+                 fmt::format("{}: expected a JSON object, got {}", kBody, shown(object_.json)));
 }
 
 const Json& JsonFields::find(const std::string& name) const {
   static const Json none;
-  const auto found = object_.find(name);
-  return found == object_.end() ? none : *found;
+  const auto found = object_.json.find(name);
+  return found == object_.json.end() ? none : *found;
 }
 
 bool JsonFields::flag(const std::string& name, bool otherwise) const {

@@ -36,8 +36,14 @@ class JsonFields {
   void require_none(const std::string& name) const;
 
  private:
+  // What is forgotten where memory is short.
+  struct Parsed {
+    ~Parsed() { take_apart(&json); }
+    Json json = {};
+  };
+
   std::unique_lock<std::mutex> large_;
-  Json object_;
+  Parsed object_;
 };
 
 // null, an empty text, an empty list, an empty object.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "attnres/serve/api_error.h"
@@ -53,8 +54,13 @@ std::shared_ptr<Exchange> ModelLoop::submit(std::vector<TextRequest> sequences,
                    "as many requests wait as this server lets wait, " + std::to_string(queue_) +
                        "; try again later");
   }
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    waiting_.push(client, {exchange, i, std::move(sequences[i])});
+  try {
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      waiting_.push(client, {exchange, i, std::move(sequences[i])});
+    }
+  } catch (const std::bad_alloc&) {
+    exchange->cancel();  // nobody hears of those that wait already
+    throw;
   }
   wake_.notify_one();
   return exchange;
@@ -83,9 +89,11 @@ void ModelLoop::run() {
     }
   };
   FreedMemory freed;
-  while (true) {
-    std::vector<Sequence> admitted;
-    {
+  std::vector<Sequence> admitted;
+  admitted.reserve(slots_);  // not when memory may be short
+  bool ends = false;
+  while (!ends) {
+    or_fail([&] {
       std::unique_lock lock(mutex_);
       const auto has_work = [&] { return end_ || waiting_.size() > 0 || !running_.empty(); };
       while (freed.is_some() && !wake_.wait_until(lock, freed.due(), has_work)) {
@@ -94,11 +102,13 @@ void ModelLoop::run() {
         lock.lock();
       }
       wake_.wait(lock, has_work);
-      if (end_) break;
-      admitted = admit();
-    }
+      ends = end_.has_value();
+      if (!ends) admit(&admitted);
+    });
+    if (ends) break;
     or_fail([&] { drop_ended(); });
     for (Sequence& sequence : admitted) begin(std::move(sequence));
+    admitted.clear();
     or_fail([&] { step(); });
     freed.add();
   }
@@ -106,18 +116,16 @@ void ModelLoop::run() {
 }
 
 // As many as there are slots for. Those whose asker has gone are dropped.
-std::vector<ModelLoop::Sequence> ModelLoop::admit() {
+void ModelLoop::admit(std::vector<Sequence>* admitted) {
   const auto ended = [](const Sequence& sequence) { return sequence.exchange->ended(); };
   for (const Sequence& sequence : waiting_.take_if(ended)) {
     ++status_.finished;
     sequence.exchange->fail(sequence.index, kGone);
   }
-  std::vector<Sequence> admitted;
   status_.running = static_cast<int64_t>(running_.size());
   for (; waiting_.size() > 0 && status_.running < slots_; ++status_.running) {
-    admitted.push_back(waiting_.pop());
+    admitted->push_back(waiting_.pop());
   }
-  return admitted;
 }
 
 void ModelLoop::begin(Sequence sequence) {
@@ -142,9 +150,11 @@ void ModelLoop::drop_ended() {
 }
 
 void ModelLoop::step() {
+  std::vector<TextUpdate> updates = engine_.step();
   std::vector<std::pair<std::shared_ptr<Exchange>, Exchange::Heard>> heard;
+  heard.reserve(updates.size());  // then nothing is lost where memory is short
   int64_t ended = 0;
-  for (TextUpdate& update : engine_.step()) {
+  for (TextUpdate& update : updates) {
     const auto found = running_.find(update.request);
     if (found == running_.end()) continue;
     const auto& [exchange, index, request] = found->second;
@@ -159,7 +169,7 @@ void ModelLoop::step() {
   for (auto& [exchange, what] : heard) exchange->hear(std::move(what));
 }
 
-void ModelLoop::fail_running(const std::string& error, bool shuts_down) {
+void ModelLoop::fail_running(std::string_view error, bool shuts_down) {
   const std::map<int64_t, Sequence> failed = std::exchange(running_, {});
   for (const auto& [number, sequence] : failed) {
     engine_.cancel(number);
@@ -167,7 +177,7 @@ void ModelLoop::fail_running(const std::string& error, bool shuts_down) {
   }
 }
 
-void ModelLoop::fail_all(const std::string& error) {
+void ModelLoop::fail_all(std::string_view error) {
   fail_running(error, /*shuts_down=*/true);
   std::vector<Sequence> waiting;
   {
@@ -187,7 +197,7 @@ void ModelLoop::count(int64_t finished) {
   status_.engine = engine_.counts();
 }
 
-void ModelLoop::finish(const Sequence& sequence, const std::string& error, bool shuts_down) {
+void ModelLoop::finish(const Sequence& sequence, std::string_view error, bool shuts_down) {
   count(1);
   sequence.exchange->fail(sequence.index, error, shuts_down);
 }

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -67,14 +68,14 @@ class ModelLoop : public Backend {
   };
 
   void run();
-  std::vector<Sequence> admit();
+  void admit(std::vector<Sequence>* admitted);
   void begin(Sequence sequence);
   void drop_ended();
   void step();
-  void fail_running(const std::string& error, bool shuts_down = false);
-  void fail_all(const std::string& error);
+  void fail_running(std::string_view error, bool shuts_down = false);
+  void fail_all(std::string_view error);
   void count(int64_t finished);
-  void finish(const Sequence& sequence, const std::string& error, bool shuts_down = false);
+  void finish(const Sequence& sequence, std::string_view error, bool shuts_down = false);
 
   TextEngine& engine_;
   const int64_t slots_, queue_;

@@ -24,6 +24,9 @@ std::string line_and_column(std::string_view text, size_t byte) {
 class JsonBuilder final : public Json::json_sax_t {
  public:
   JsonBuilder(std::string_view text, const std::string& what) : text_(text), what_(what) {}
+  JsonBuilder(const JsonBuilder&) = delete;
+  JsonBuilder& operator=(const JsonBuilder&) = delete;
+  ~JsonBuilder() override { take_apart(&root_); }
   Json take() { return std::move(root_); }
 
   bool null() override { return add(nullptr); }
@@ -126,6 +129,16 @@ Json parse_json(std::string_view text, const std::string& what) {
   JsonBuilder builder(text, what);
   Json::sax_parse(text, &builder);
   return builder.take();
+}
+
+void take_apart(Json* value) noexcept {
+  if (value->is_array()) {
+    auto& items = value->get_ref<Json::array_t&>();
+    for (; !items.empty(); items.pop_back()) take_apart(&items.back());
+  } else if (value->is_object()) {
+    auto& members = value->get_ref<Json::object_t&>();
+    for (; !members.empty(); members.pop_back()) take_apart(&members.back().second);
+  }
 }
 
 Json read_json(const std::filesystem::path& path) {

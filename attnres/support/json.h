@@ -38,6 +38,11 @@ void to_json(Json& json, const NumberOrWord& value);
 // kDeepestJson.
 Json parse_json(std::string_view text, const std::string& what);
 
+// Makes it an empty list or object, or leaves it as it is. Json's own destructor asks for as much
+// memory as the largest list takes, and ends the process where there is none; after this it asks
+// for none. For values of others' making, nested no deeper than kDeepestJson.
+void take_apart(Json* value) noexcept;
+
 // parse_json of a file's text.
 Json read_json(const std::filesystem::path& path);
 

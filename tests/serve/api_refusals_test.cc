@@ -3,13 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstddef>
 #include <future>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "attnres/serve/api.h"
+#include "attnres/serve/api_error.h"
+#include "attnres/serve/equal_keys.h"
 #include "attnres/support/machine.h"
 #include "tests/serve/served.h"
 
@@ -338,6 +344,75 @@ TEST(ApiRefusals, LetsOnlyNamedPagesAsk) {
   EXPECT_EQ(ask("", "example.org").status, 200);  // behind a proxy
   EXPECT_EQ(ask("https://evil.org", "example.org").code(), "origin_not_allowed");
   EXPECT_FALSE(ask("", "127.0.0.1").headers.contains("Access-Control-Allow-Origin"));
+}
+
+// What no memory was found for is no mistake of who asks, and may be asked again.
+TEST(ApiRefusals, SayThatMemoryRanOut) {
+  EXPECT_EQ(failure_of(std::bad_alloc()).status, 503);
+  EXPECT_EQ(failure_of(std::bad_alloc()).code, "out_of_memory");
+  EXPECT_EQ(failure_of(std::runtime_error("it went wrong")).status, 500);
+  EXPECT_THROW(pass_on_shortage(std::bad_alloc()), ApiError);
+  EXPECT_NO_THROW(pass_on_shortage(std::runtime_error("a mistake")));
+}
+
+// Two bytes of a request may name a token of a hundred.
+TEST(ApiRefusals, DecodesSoManyTokens) {
+  Served served;
+  const auto ask = [&](int tokens) {
+    return served.post("/detokenize", {{"tokens", std::vector<int>(tokens, 65)}});
+  };
+  EXPECT_EQ(ask(1 << 16).status, 200);
+  EXPECT_EQ(ask((1 << 16) + 1).param(), "tokens");
+}
+
+// A message is read in a time that grows as its size does; otherwise this would take minutes.
+TEST(ApiRefusals, TakesAMessageOfManyNames) {
+  Served served;
+  Json message = {{"role", "user"}, {"content", "a"}};
+  auto& members = message.get_ref<Json::object_t&>();
+  for (int i = 0; i < 300'000; ++i) members.emplace_back(std::to_string(i), 0);
+  EXPECT_EQ(served.post("/tokenize", {{"messages", Json::array({message})}}).status, 200);
+}
+
+TEST(ApiRefusals, ReachesNoFileByAPath) {
+  Served served;
+  for (const char* path :
+       {"/../etc/passwd", "/v1/models/../../etc/passwd", "//etc/passwd", "/v1/models/",
+        "/page.html", "/openapi.json/..", "/.", "\\etc\\passwd"}) {
+    EXPECT_EQ(served.get(path).status, 404) << path;
+  }
+}
+
+// Counts what is looked at.
+class Looked {
+ public:
+  explicit Looked(std::string text) : text_(std::move(text)) {}
+  size_t size() const { return text_.size(); }
+  char operator[](size_t at) const {
+    looked_.push_back(at);
+    return text_[at];
+  }
+  const std::vector<size_t>& looked() const { return looked_; }
+
+ private:
+  std::string text_;
+  mutable std::vector<size_t> looked_;
+};
+
+TEST(EqualKeys, LookAtTheSameBytesWhereverTheyDiffer) {
+  const auto looked_at = [](const std::string& given, bool equal) {
+    const Looked left(given), key("secret");
+    EXPECT_EQ(equal_keys(left, key), equal) << given;
+    return std::pair(left.looked(), key.looked());
+  };
+  const auto right = looked_at("secret", true);
+  EXPECT_EQ(right.first.size(), 6);
+  for (const char* wrong : {"xecret", "secrex", "xxxxxx", "SECRET"}) {
+    EXPECT_EQ(looked_at(wrong, false), right) << wrong;
+  }
+  for (const char* wrong : {"", "secre", "secrets"}) {
+    EXPECT_EQ(looked_at(wrong, false).second, right.second) << wrong;
+  }
 }
 
 }  // namespace

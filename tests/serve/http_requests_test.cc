@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string>
 #include <vector>
@@ -203,6 +205,60 @@ TEST(HttpRequests, TellsAClientThatItsBodyIsWanted) {
   Client other(server.port);
   other.send("POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\nContent-Length: 4\r\n\r\n");
   EXPECT_EQ(other.read_to("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+// Each is refused when it has had the room that it may have, and not read any further.
+TEST(HttpRequests, BoundsWhatHasNoEnd) {
+  const Running server({.body_bytes = 10'000, .header_bytes = 10'000}, echo);
+  const std::string endless(20'000, 'a'),
+      chunked = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_THAT(server.ask("GET /" + endless), StartsWith("HTTP/1.1 414"));
+  EXPECT_THAT(server.ask("GET / HTTP/1.1\r\nX: " + endless), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(server.ask(chunked + "1;" + endless), StartsWith("HTTP/1.1 413"));
+  EXPECT_THAT(server.ask(chunked + "0\r\nX: " + endless), StartsWith("HTTP/1.1 431"));
+  EXPECT_THAT(server.ask(chunked + "7FFFFFFFFFFFFFFF\r\n"), StartsWith("HTTP/1.1 413"));
+  for (const char* beyond : {"8000000000000000", "FFFFFFFFFFFFFFFF", "10000000000000001"}) {
+    EXPECT_THAT(server.ask(chunked + beyond + "\r\n"), StartsWith("HTTP/1.1 400")) << beyond;
+  }
+  EXPECT_THAT(server.ask(chunked + "1\r\na\r\n0\r\nX: a\r\nConnection: close\r\n\r\n" +
+                         "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+              HasSubstr("POST /a a"));
+}
+
+TEST(HttpRequests, HeadersHoldNoZeros) {
+  const Running server({}, echo);
+  using std::string_literals::operator""s;
+  for (const std::string& header : {"X: a\0b"s, "X\0: a"s, "Host: a\0"s, "\0"s}) {
+    EXPECT_THAT(server.ask("GET / HTTP/1.1\r\nHost: a\r\n" + header + "\r\n\r\n"),
+                StartsWith("HTTP/1.1 400"));
+  }
+}
+
+// A connection has one request answered at a time, however many it sends.
+TEST(HttpRequests, ThoseOfAConnectionTakeTurns) {
+  constexpr int kMany = 500;
+  std::atomic<int> now = 0, most = 0, all = 0;
+  {
+    const Running server({}, [&](const HttpRequest& request) {
+      most = std::max<int>(most, ++now);
+      ++all;
+      --now;
+      return echo(request);
+    });
+    std::string flood;
+    for (int i = 1; i < kMany; ++i) flood += "GET /x HTTP/1.1\r\nHost: a\r\n\r\n";
+    server.ask(flood + "GET /last HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  }
+  EXPECT_EQ(all, kMany);
+  EXPECT_EQ(most, 1);
+}
+
+// Who speaks HTTP/1.0 knows no answer before the answer.
+TEST(HttpRequests, TellsNoOldClientThatItsBodyIsWanted) {
+  const Running server({}, echo);
+  EXPECT_THAT(server.ask("POST /a HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
+                         "body"),
+              StartsWith("HTTP/1.1 200"));
 }
 
 }  // namespace

@@ -209,6 +209,21 @@ TEST(HttpServer, WhoDoesNotReadGivesWay) {
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200"));
 }
 
+// Whatever is still to come, it is written for no longer than a client may take.
+TEST(HttpServer, EndsAStreamThatNobodyReads) {
+  std::promise<void> ended;
+  const Running server({.write_seconds = 0.1}, [&](const HttpRequest&) {
+    return HttpReply{.stream = [&](const Send& send) {
+      while (send(std::string(1 << 16, 'a'))) {
+      }
+      ended.set_value();
+    }};
+  });
+  Client deaf(server.port);
+  deaf.send(post("/", ""));
+  ended.get_future().get();
+}
+
 TEST(HttpServer, ANewConnectionHasItsGrace) {
   const Running server({.connections = 1, .grace_seconds = 1000}, echo);
   Client first(server.port);

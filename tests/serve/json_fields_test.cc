@@ -2,14 +2,19 @@
 #include "attnres/serve/json_fields.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <fstream>
 #include <future>
 #include <latch>
 #include <memory>
 #include <string>
 
 #include "attnres/serve/api_error.h"
+#include "attnres/support/json.h"
 
 namespace attnres::json_fields_test {
 namespace {
@@ -41,6 +46,32 @@ TEST(JsonFields, OfLargeBodiesOneIsHeldAtATime) {
 
 TEST(JsonFields, ALargeBodyThatIsRefusedIsNotHeld) {
   for (int i = 0; i < 2; ++i) EXPECT_THROW(JsonFields("[" + body_of(2 << 20)), ApiError);
+}
+
+// So that it is forgotten where memory is short.
+TEST(JsonFields, ForgetALargeBodyWithoutMemory) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's own memory has no limit that could be set";
+#endif
+  // As many as a list grows to, so that no hole that it left is as large.
+  std::string body = "{\"a\": [0";
+  for (int i = 1; i < 1 << 21; ++i) body += ",0";
+  body += "]}";
+  // Nothing more can be had from the system.
+  const auto take_no_more = [] {
+    int64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t bytes = pages * ::sysconf(_SC_PAGESIZE);
+    const rlimit limit = {bytes, RLIM_INFINITY};
+    ::setrlimit(RLIMIT_AS, &limit);
+  };
+  const auto forget = [&](auto parsed) {
+    take_no_more();
+    parsed.reset();
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(forget(std::make_unique<JsonFields>(body)), ::testing::ExitedWithCode(0), "");
+  EXPECT_DEATH(forget(std::make_unique<Json>(parse_json(body, "control"))), "");
 }
 
 }  // namespace

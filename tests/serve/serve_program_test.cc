@@ -149,5 +149,22 @@ TEST(ServeProgram, WantsAKeyBeyondThisMachine) {
   EXPECT_EQ(program.end(0), 2);
 }
 
+// What is asked stays on its line, and tells a terminal nothing: escapes, and C1 controls too.
+TEST(ServeProgram, LogsWhatIsAskedAsText) {
+  for (const std::string kind : {"text", "json"}) {
+    Program program({"--model", testing::kModel, "--log", kind});
+    const int port = program.port();
+    ASSERT_GT(port, 0);
+    Client client(port);
+    client.send(post("/%1b[31m%0d%0a200%c2%9b1m%7f%ff", ""));
+    EXPECT_THAT(client.read_all(), StartsWith("HTTP/1.1 404"));
+    const std::string line = program.line();
+    EXPECT_THAT(line, HasSubstr(R"(/\u001b[31m\r\n200\u009b1m\u007f\ufffd")"));
+    for (const char byte : line) EXPECT_TRUE((byte >= ' ' && byte < '\x7f') || byte == '\n');
+    EXPECT_EQ(line.back(), '\n');
+    EXPECT_EQ(program.end(SIGTERM), 0);
+  }
+}
+
 }  // namespace
 }  // namespace attnres::serve_program_test

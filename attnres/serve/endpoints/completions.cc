@@ -124,7 +124,7 @@ void stream_reply(Service& service, Call& call, const Send& send) {
   } catch (const ApiError& e) {
     fail(e);
   } catch (const std::exception& e) {
-    fail({500, "internal_error", e.what()});
+    fail(failure_of(e));
   }
 }
 
