@@ -273,7 +273,7 @@ TEST(ApiRefusals, EndsARequestWhoseClientGoes) {
 
 TEST(ApiRefusals, RefusesOnTheHeadAlone) {
   Served served({.api_key = "secret"});
-  const auto status = [&](HttpRequest head) {
+  const auto status = [&](const HttpRequest& head) {
     const std::optional<HttpReply> refused = served.api.refusal(head);
     return refused ? refused->status : 0;
   };

@@ -1,4 +1,5 @@
 // What is read of requests: wrong ones, too large ones, and bodies in every form.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -132,8 +133,8 @@ TEST(HttpRequests, ReadsChunksAndTheirTrailers) {
   const std::string begin = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n";
   Client client(server.port);
   for (const std::string trailers : {"", "Digest: abc\r\nX: y\r\n"}) {
-    client.send(begin + "3\r\none\r\n7;name=\"value\"\r\n and tw\r\n00001\r\no\r\n0\r\n" +
-                trailers + "\r\n");
+    client.send(fmt::format(
+        "{}3\r\none\r\n7;name=\"value\"\r\n and tw\r\n00001\r\no\r\n0\r\n{}\r\n", begin, trailers));
     EXPECT_THAT(client.read_to("\r\n\r\n"), StartsWith("HTTP/1.1 200"));
     EXPECT_EQ(client.read_to("two"), "POST /a one and two");
   }

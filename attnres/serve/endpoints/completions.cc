@@ -73,7 +73,7 @@ HttpReply whole_reply(Service& service, Call& call) {
                 {"choices", std::move(choices)},
                 {"usage", usage_json(call.request, call.replies)}};
   if (call.request.chat) reply.update(call.replies[0].of_prompt());
-  return json_reply(std::move(reply));
+  return json_reply(reply);
 }
 
 void stream_reply(Service& service, Call& call, const Send& send) {
