@@ -116,19 +116,22 @@ Json template_messages(const Json& messages) {
   for (const Json& given : messages) {
     Json message = Json::object();
     auto& members = message.get_ref<Json::object_t&>();  // to add to without a search for each key
-    const Json* thought = nullptr;
-    for (const char* name : {"reasoning", "thinking", "reasoning_content"}) {
+    const auto said = [&](const char* name) -> const Json* {
       const auto found = given.find(name);
-      if (found != given.end() && !found->is_null()) thought = &*found;
+      return found == given.end() || found->is_null() ? nullptr : &*found;
+    };
+    const Json *thinking = said("thinking"), *content = said("reasoning_content");
+    const Json* thought = content != nullptr    ? content
+                          : thinking != nullptr ? thinking
+                                                : said("reasoning");
+    if (thought != nullptr) {
+      members.emplace_back("thinking", thinking != nullptr ? *thinking : *thought);
     }
-    const bool thinks = given.contains("thinking") && !given["thinking"].is_null();
-    if (thought != nullptr) members.emplace_back("thinking", thinks ? given["thinking"] : *thought);
     for (const auto& [key, value] : given.items()) {
       if (!value.is_null() && key != "thinking") members.emplace_back(key, value);
     }
-    if (thought != nullptr && !message.contains("reasoning_content")) {
+    if (thought != nullptr && content == nullptr)
       members.emplace_back("reasoning_content", *thought);
-    }
     all.push_back(std::move(message));
   }
   return all;
