@@ -225,6 +225,8 @@ void add_limits(CLI::App& command, ServeOptions& options) {
   count("--max-connections", http.connections, 1,
         "the most connections; another takes the place of one that waits, where any does");
   count("--max-body", http.body_bytes, 1, "the most bytes of a request's body, as it is sent");
+  count("--max-bodies", http.bodies_bytes, 1,
+        "the most bytes of all requests' bodies at once, beyond 64 KiB of each");
   count("--max-headers", http.header_bytes, 1, "the most bytes of a request's headers");
   seconds("--request-timeout", limits.request_seconds,
           "how long a request may take, waiting included");

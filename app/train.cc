@@ -45,6 +45,7 @@ struct TrainOptions {
   std::vector<std::string> data, validation, overrides;
   std::string out, trace;
   bool resume = false;
+  std::optional<int64_t> restarts;
   bool force = false;
   bool json = false;
   KeyListingOptions keys;
@@ -127,12 +128,22 @@ Recipe recipe_of_model(TrainJob& job, const Json& data, const std::vector<std::s
   return parse_recipe(recipe);
 }
 
+// The same command begins a run and goes on with it.
+TrainOptions begun_or_gone_on_with(TrainOptions options) {
+  if (!options.restarts) return options;
+  require_usage(!options.out.empty(), "--restarts: name the run's folder with --out");
+  options.resume = path_exists(RunPaths{options.out}.run_json());
+  if (options.resume) options.from.clear();
+  return options;
+}
+
 // A run that resumes knows its own recipe and data; what is given all the same is compared.
 TrainJob make_job(const TrainOptions& options, bool aloud = true) {
   require_usage(!options.resume || options.from.empty(),
                 "--from begins a new run, --resume goes on with one that has begun; choose one");
   TrainJob job;
   job.resume = options.resume;
+  job.restarts = options.restarts;
   if (!options.from.empty()) {
     job.from = std::make_shared<ModelDirectory>(find_model(options.from));
     if (aloud) print_notes(*job.from);
@@ -319,7 +330,8 @@ void run_train_with_others(const TrainOptions& options) {
   }
 }
 
-void run_train(const TrainOptions& options) {
+void run_train(const TrainOptions& given) {
+  const TrainOptions options = begun_or_gone_on_with(given);
   if (options.markdown) return print_keys_page();
   if (options.keys.is_asked()) {
     return show_keys(options.keys, recipe_keys(), recipe_schema(), options.json);
@@ -363,6 +375,11 @@ void add_train_command(CLI::App& app) {
                    "go on with the run in --out; recipe and data are then known; --set can make "
                    "train.steps larger (the learning rate then follows the longer schedule), and "
                    "change train.eval_every, train.checkpoint_every and train.sample_tokens");
+  add_whole(
+      command, "--restarts N", options->restarts, {1},
+      "for a scheduler or a loop that gives the same command again: it begins the run, or goes "
+      "on with it as --resume does, at most N times from one checkpoint; a run that diverged "
+      "is left alone");
   command.add_flag("--force", options->force, "train even where memory or disk look too small");
   add_path(command, "--trace FILE", options->trace,
            "write a Chrome trace of the first steps, of torch's operations and a GPU's kernels or "

@@ -22,12 +22,12 @@ struct ModelDescription {
   int64_t layers = 0;  // of attention and feed-forward
   int64_t width = 0;
   int64_t vocabulary = 0;
-  std::string mechanism;         // that mixes over depth
-  std::string tokenizer;         // its kind; empty where it is not read here
-  std::string chat_template;     // "jinja", or "plain" without one; empty: it cannot be read
-  std::string begin_of_text;     // the token's name, "<s>"; empty without one
-  std::string end_of_document;   // the token's text; often none
-  std::vector<DepthSite> sites;  // that have depth weights
+  std::string mechanism = {};        // that mixes over depth
+  std::string tokenizer = {};        // its kind; empty where it is not read here
+  std::string chat_template = {};    // "jinja", or "plain" without one; empty: it cannot be read
+  std::string begin_of_text = {};    // the token's name, "<s>"; empty without one
+  std::string end_of_document = {};  // the token's text; often none
+  std::vector<DepthSite> sites;      // that have depth weights
   // With what the model's generation_config.json says, which `sampling_said` tells; it is empty
   // where the file says nothing.
   SamplingSettings sampling = {};

@@ -159,6 +159,13 @@ void HttpConnection::read(int64_t size, std::string* to) {
   while (size > 0) {
     if (begin_ == end_) require_more();
     const auto bytes = std::min(size, static_cast<int64_t>(end_ - begin_));
+    if (!body_.grow_to(static_cast<int64_t>(to->size()) + bytes)) {
+      seats_.make_room_for_a_body(seat_);
+      throw HttpRefusal(503, "too_many_bodies",
+                        fmt::format("this server holds {} bytes of bodies at once, which others "
+                                    "have now; try again",
+                                    limits_.bodies_bytes));
+    }
     to->append(buffer_.data() + begin_, bytes);
     begin_ += bytes;
     size -= bytes;

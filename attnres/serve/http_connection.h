@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "attnres/serve/http_bodies.h"
 #include "attnres/serve/http_head.h"
 #include "attnres/serve/http_seats.h"
 #include "attnres/serve/settings.h"
@@ -19,8 +20,9 @@ class HttpConnection {
   // The client has gone in the middle of a request.
   struct Gone {};
 
-  HttpConnection(int socket, const HttpLimits& limits, HttpSeats& seats, HttpSeats::Taken seat)
-      : socket_(socket), limits_(limits), seats_(seats), seat_(seat) {}
+  HttpConnection(int socket, const HttpLimits& limits, HttpSeats& seats, HttpSeats::Taken seat,
+                 HttpBodies& bodies)
+      : socket_(socket), limits_(limits), seats_(seats), seat_(seat), body_(bodies) {}
 
   // Whether the client has closed the connection, or said that it sends nothing more: which of the
   // two cannot be told before something is sent. From any thread, while the socket is open.
@@ -33,6 +35,8 @@ class HttpConnection {
   // These throw HttpRefusal and Gone.
   HttpHead read_head();
   std::string read_body(const HttpHead& head);  // tells a client first that waits to be told
+  // The body that was read is no longer there.
+  void forget_body() { body_.give_back(); }
 
   // False where the client has gone, or does not take it in time.
   bool write(std::string_view data);
@@ -57,6 +61,7 @@ class HttpConnection {
   const HttpLimits& limits_;
   HttpSeats& seats_;
   HttpSeats::Taken seat_;
+  HttpBodies::Share body_;
   std::array<char, 16 << 10> buffer_;
   size_t begin_ = 0, end_ = 0;  // of what was received and not read
   Time deadline_;               // of the newest request

@@ -40,6 +40,8 @@ class HttpSeats {
 
   // Whoever waits longest gives way at once. False where nobody waits.
   bool make_room();
+  // Of the others, whoever has waited longest for the rest of a request gives way.
+  void make_room_for_a_body(Taken seat);
   // Those that wait for a request give way, and nobody else comes.
   void end();
   // Waits until all seats are left.
@@ -49,6 +51,7 @@ class HttpSeats {
   using Duration = std::chrono::duration<double>;
 
   bool make_room_after(Duration grace);
+  static bool may_give_way(const Seat& seat, Duration grace);
   void dismiss(Seat* seat);
 
   const int64_t most_;

@@ -5,11 +5,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <exception>
 #include <thread>
 #include <utility>
 
+#include "attnres/serve/http_bodies.h"
 #include "attnres/serve/http_connection.h"
 #include "attnres/serve/http_listener.h"
 #include "attnres/serve/http_seats.h"
@@ -60,7 +62,8 @@ class HttpServer::Implementation {
   Implementation(const HttpLimits& limits, HttpHandlers handlers)
       : limits_(limits),
         handlers_(std::move(handlers)),
-        seats_(limits.connections, limits.grace_seconds) {}
+        seats_(limits.connections, limits.grace_seconds),
+        bodies_(std::max(limits.bodies_bytes, limits.body_bytes)) {}
 
   int bind(const std::string& host, int port) { return listener_.bind(host, port); }
 
@@ -125,7 +128,7 @@ class HttpServer::Implementation {
 
   void serve_and_close(int socket, HttpSeats::Taken seat) {
     try {
-      HttpConnection connection(socket, limits_, seats_, seat);
+      HttpConnection connection(socket, limits_, seats_, seat, bodies_);
       serve(connection, socket, seat);
     } catch (const std::exception&) {
       // Memory ran out: this connection ends, and no other.
@@ -143,6 +146,7 @@ class HttpServer::Implementation {
       try {
         if (!exchange(connection, seat, request)) return;
       } catch (const HttpRefusal& e) {
+        connection.forget_body();
         send(connection, handlers_.refuse(request, e.status, e.code, e.what()), {.is_last = true});
         connection.linger();
         return;
@@ -168,6 +172,7 @@ class HttpServer::Implementation {
     }
     const bool is_head = request.method == "HEAD";
     if (!reply) reply = answer(std::move(request));
+    connection.forget_body();
     head.is_last = head.is_last || !is_read;
     if (!send(connection, *reply, head, is_head)) return false;
     if (head.is_last) connection.linger();
@@ -213,6 +218,7 @@ class HttpServer::Implementation {
   const HttpLimits limits_;
   const HttpHandlers handlers_;
   HttpSeats seats_;
+  HttpBodies bodies_;
   HttpListener listener_;
 };
 

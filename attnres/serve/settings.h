@@ -12,6 +12,7 @@ struct HttpLimits {
   int64_t connections = 64;         // at once; more take the place of those that wait, or get 503
   double grace_seconds = 1;         // that a connection may wait before it gives way to another
   int64_t body_bytes = 8 << 20;     // as it is sent: 413
+  int64_t bodies_bytes = 64 << 20;  // of all bodies at once, beyond 64 KiB of each: 503
   int64_t header_bytes = 32 << 10;  // of request line and headers: 431
   double read_seconds = 20;         // from a request's first byte to its last: 408
   double write_seconds = 20;        // that a client may take to accept what is sent to it

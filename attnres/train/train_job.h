@@ -1,8 +1,10 @@
 // What there is to train.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attnres/pretrained/model_directory.h"
@@ -27,6 +29,8 @@ struct TrainJob {
   std::filesystem::path tokenizer = {};
   std::shared_ptr<const Tokenizer> loaded = {};  // that tokenizer, where it was loaded before
   bool resume = false;
+  // How often it may go on from one checkpoint, where it is begun again by itself (restarts.h).
+  std::optional<int64_t> restarts = {};
   // A file for a Chrome trace of the first steps: the operations of one process, or what several
   // do; empty: none.
   std::filesystem::path trace = {};

@@ -195,7 +195,7 @@ std::vector<RunPaths> plain_runs(const Workshop& workshop) {
   const RunPaths changed = workshop.trained("changed");
   expect_success(workshop.resume("changed",
                                  "--set train.steps=6 train.eval_every=3 train.checkpoint_every=3 "
-                                 "train.sample_tokens=5 parallel.timeout=300"));
+                                 "train.sample_tokens=5 parallel.timeout=300 --restarts 1"));
   const RunPaths from{workshop.folder("from")};
   expect_success(run_program(fmt::format("train --threads 1 --from {} --out {} --set train.steps=2",
                                          quoted(plain.last()), quoted(from.folder))));

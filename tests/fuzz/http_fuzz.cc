@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attnres/serve/http_bodies.h"
 #include "attnres/serve/http_connection.h"
 #include "attnres/serve/http_head.h"
 #include "attnres/serve/http_seats.h"
@@ -41,7 +42,8 @@ void run(std::string_view input) {
   HttpSeats::Taken seat;
   seats.take(server, &seat);
   try {
-    HttpConnection connection(server, kLimits, seats, seat);
+    HttpBodies bodies(kLimits.bodies_bytes);
+    HttpConnection connection(server, kLimits, seats, seat, bodies);
     read_requests(connection);
   } catch (const HttpRefusal&) {
   } catch (const HttpConnection::Gone&) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "attnres/serve/http_bodies.h"
 #include "attnres/serve/http_connection.h"
 #include "attnres/serve/http_seats.h"
 #include "attnres/support/error.h"
@@ -19,6 +20,7 @@
 namespace attnres::http_server_test {
 namespace {
 
+using ::testing::AllOf;
 using testing::Client;
 using testing::echo;
 using ::testing::HasSubstr;
@@ -54,7 +56,8 @@ TEST(HttpConnection, GivesWayAfterAContinueThatHadToWait) {
   HttpSeats::Taken seat, another;
   ASSERT_TRUE(seats.take(sockets[0], &seat));
   const HttpLimits limits = {.read_seconds = 1000, .write_seconds = 1000};
-  HttpConnection connection(sockets[0], limits, seats, seat);
+  HttpBodies bodies(limits.bodies_bytes);
+  HttpConnection connection(sockets[0], limits, seats, seat, bodies);
   const std::string request =
       "POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
   ASSERT_EQ(::send(sockets[1], request.data(), request.size(), 0), std::ssize(request));
@@ -190,6 +193,41 @@ TEST(HttpServer, HalfARequestGivesWayAndIsToldSo) {
   EXPECT_THAT(server.ask(post("/whole", "")), HasSubstr("POST /whole"));
   EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 503"));
   EXPECT_EQ(server.refused(), 1);
+}
+
+TEST(HttpServer, HoldsSoManyBytesOfBodiesAtOnce) {
+  std::promise<void> begun, may_end;
+  const Running server({.body_bytes = 1 << 20, .bodies_bytes = 1 << 20},
+                       [&](const HttpRequest& request) {
+                         if (request.path == "/held") {
+                           begun.set_value();
+                           may_end.get_future().get();
+                         }
+                         return HttpReply{.body = "it came"};
+                       });
+  const std::string large(1 << 20, 'a'), small(60 << 10, 'a');
+  Client held(server.port);
+  held.send(post("/held", large));
+  begun.get_future().get();
+  EXPECT_THAT(server.ask(post("/", large)),
+              AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("1048576 bytes")));
+  EXPECT_THAT(server.ask(post("/", small)), StartsWith("HTTP/1.1 200"));
+  may_end.set_value();
+  EXPECT_THAT(held.read_all(), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(server.ask(post("/", large)), StartsWith("HTTP/1.1 200"));
+}
+
+TEST(HttpServer, HalfABodyGivesWayToOthers) {
+  const Running server(
+      {.grace_seconds = 0, .body_bytes = 1 << 20, .bodies_bytes = 1 << 20, .read_seconds = 1000},
+      echo);
+  const std::string large = post("/", std::string(1 << 20, 'a'));
+  Client half(server.port);
+  half.send(large.substr(0, 900'000));
+  while (server.ask(large).starts_with("HTTP/1.1 200")) {  // until the half has come
+  }
+  EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(server.ask(large), StartsWith("HTTP/1.1 200"));
 }
 
 // A client that asks for much and reads nothing.

@@ -480,6 +480,49 @@ class Notes : public TrainObserver {
   int64_t stop_after_;
 };
 
+class Fails : public Notes {
+ public:
+  void on_step(const StepReport& /*report*/) override { fail("no more"); }
+};
+
+TEST_F(Trainer, GoesOnByItselfSoOften) {
+  const RunPaths whole = trained("whole");
+  TrainJob made = job("run");
+  made.restarts = 2;
+  Notes stops(2);
+  attnres::train(made, stops);
+  EXPECT_FALSE(read_run_json(RunPaths{made.out}).contains("restarts"));
+  made.resume = true;
+  for (const char* times : {"restart 1 of 2 from step 2", "restart 2 of 2 from step 2"}) {
+    Fails fails;
+    EXPECT_EQ(message_of<Error>([&] { attnres::train(made, fails); }), "no more");
+    EXPECT_THAT(fails.messages, Contains(times));
+  }
+  EXPECT_THAT(message_of<Error>([&] { attnres::train(made); }),
+              HasSubstr("went on 2 times from step 2"));
+  made.restarts = 3;
+  Notes further(5), to_its_end;
+  attnres::train(made, further);
+  made.restarts = 1;
+  attnres::train(made, to_its_end);
+  EXPECT_THAT(to_its_end.messages, Contains("restart 1 of 1 from step 5"));
+  EXPECT_TRUE(same_results(RunPaths{made.out}, whole));
+  Notes finished;
+  EXPECT_TRUE(attnres::train(made, finished).was_finished);
+  EXPECT_THAT(finished.messages, Not(Contains(HasSubstr("restart"))));
+}
+
+TEST_F(Trainer, LeavesARunAloneThatDiverged) {
+  const RunPaths run = trained("run", {{"steps", 4}});
+  Json record = read_run_json(run);
+  record["diverged"] = {{"step", 4}, {"error", "nan"}};
+  write_text(run.run_json(), record.dump());
+  TrainJob again = job("run");
+  again.resume = true;
+  again.restarts = 1;
+  EXPECT_THAT(message_of<Error>([&] { attnres::train(again); }), HasSubstr("this run diverged"));
+}
+
 TEST_F(Trainer, TellsWhoeverStartedIt) {
   Notes notes;
   const TrainJob made = job("run");

@@ -19,6 +19,7 @@
 #include "attnres/train/recipe/schedule.h"
 #include "attnres/train/recipe/update_factors.h"
 #include "attnres/train/run/first_weights.h"
+#include "attnres/train/run/restarts.h"
 #include "attnres/train/run_folder/run_folder.h"
 
 namespace attnres {
@@ -305,6 +306,7 @@ std::unique_ptr<FolderLock> prepare_run(const TrainJob& job, TrainObserver& obse
     if (!job.resume) refuse_to_begin_over(paths);
     recover_folder(paths.last());
     recover_folder(paths.best());
+    if (job.restarts) count_restart(job, observer);
   } else {
     require_free_folder(paths);
   }
