@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace attnres {
 
 class HttpBodies {
  public:
   explicit HttpBodies(int64_t most) : most_(most) {}
+
+  // Such a body is read in turn with others, and what it took is given back to the system.
+  static bool is_large(int64_t body_bytes) { return body_bytes >= 1 << 20; }
 
   // What one body has of them.
   class Share {
@@ -32,9 +36,10 @@ class HttpBodies {
       return true;
     }
 
-    void give_back() {
+    // The body is no longer there. It had so many bytes, beyond those that are free.
+    int64_t give_back() {
       bodies_.held_ -= bytes_;
-      bytes_ = 0;
+      return std::exchange(bytes_, 0);
     }
 
    private:

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "attnres/support/memory.h"
+
 namespace attnres {
 namespace {
 
@@ -106,6 +108,10 @@ std::string HttpConnection::read_body(const HttpHead& head) {
   HttpHead trailers;  // which mean nothing here
   read_headers(limits_.header_bytes, &trailers);
   return body;
+}
+
+void HttpConnection::forget_body() {
+  if (HttpBodies::is_large(body_.give_back())) give_back_freed_memory();
 }
 
 HttpConnection::Fill HttpConnection::fill(Time deadline) {

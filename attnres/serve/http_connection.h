@@ -36,7 +36,7 @@ class HttpConnection {
   HttpHead read_head();
   std::string read_body(const HttpHead& head);  // tells a client first that waits to be told
   // The body that was read is no longer there.
-  void forget_body() { body_.give_back(); }
+  void forget_body();
 
   // False where the client has gone, or does not take it in time.
   bool write(std::string_view data);

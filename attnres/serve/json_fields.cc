@@ -6,21 +6,11 @@
 #include <limits>
 
 #include "attnres/serve/api_error.h"
+#include "attnres/serve/http_bodies.h"
 #include "attnres/support/error.h"
+#include "attnres/support/memory.h"
 
 namespace attnres {
-
-namespace {
-
-constexpr size_t kLargeBody = 1 << 20;
-
-std::unique_lock<std::mutex> lock_if_large(const std::string& body) {
-  static std::mutex one_large_body;
-  return body.size() < kLargeBody ? std::unique_lock<std::mutex>()
-                                  : std::unique_lock<std::mutex>(one_large_body);
-}
-
-}  // namespace
 
 void refuse(const std::string& field, const std::string& expected, const Json& got) {
   refuse_as("invalid_value", field, fmt::format("expected {}, got {}", expected, shown(got)));
@@ -39,7 +29,16 @@ bool means_nothing(const Json& value) {
          (!value.is_primitive() && value.empty()) || value.is_null();
 }
 
-JsonFields::JsonFields(const std::string& body) : large_(lock_if_large(body)) {
+JsonFields::Turn::Turn(const std::string& body) {
+  static std::mutex one_large_body;
+  if (HttpBodies::is_large(std::ssize(body))) lock_ = std::unique_lock(one_large_body);
+}
+
+JsonFields::Turn::~Turn() {
+  if (lock_.owns_lock()) give_back_freed_memory();
+}
+
+JsonFields::JsonFields(const std::string& body) : turn_(body) {
   constexpr const char* kBody = "the request's body";
   try {
     object_.json = parse_json(body, kBody);

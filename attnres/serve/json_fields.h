@@ -36,13 +36,24 @@ class JsonFields {
   void require_none(const std::string& name) const;
 
  private:
+  // Its turn, where the body is large. At its end the system gets back what the values took.
+  class Turn {
+   public:
+    explicit Turn(const std::string& body);
+    Turn(Turn&&) = default;
+    Turn& operator=(Turn&&) = default;
+    ~Turn();
+
+   private:
+    std::unique_lock<std::mutex> lock_;
+  };
   // What is forgotten where memory is short.
   struct Parsed {
     ~Parsed() { take_apart(&json); }
     Json json = {};
   };
 
-  std::unique_lock<std::mutex> large_;
+  Turn turn_;
   Parsed object_;
 };
 

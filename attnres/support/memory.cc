@@ -37,6 +37,7 @@ namespace {
 void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);         // a threshold is an int: 2 GiB at most
   mallopt(M_TRIM_THRESHOLD, -1);  // never
+  mallopt(M_ARENA_MAX, 2);        // the end of each but the first is never given back
   constexpr int kUnlessSet = 0;
   ::setenv("THP_MEM_ALLOC_ENABLE", "1", kUnlessSet);  // libtorch's allocator looks for it
   use_tensor_memory();

@@ -8,6 +8,7 @@ than before, and the same prompt has the same continuation.
 """
 
 import argparse
+import collections
 import concurrent.futures
 import gzip
 import http.client
@@ -37,6 +38,8 @@ FREED = 20  # seconds: for connections to end and be forgotten
 START_LIMIT = 15  # seconds: of a start that finds no memory, or hangs
 ROUNDS, AT_ONCE = 10, 100  # clients that vanish
 HALF_SENT = 200
+LARGEST_BODY, BODIES_AT_ONCE = 8 << 20, 64
+BODIES_MEMORY, LEFT_OF_BODIES = 600 << 20, 64 << 20
 CONNECTIONS, SLOTS, READ_TIMEOUT = 512, 32, 2
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -237,6 +240,31 @@ def half_sent(watched):
                 pass
     check(200 not in statuses(answered), f"half of a request has no answer: {answered[:300]}")
     watched.as_before(f"{HALF_SENT} requests half sent")
+
+
+def bodies(program):
+    """As many of the largest bodies as come at once, which take the most memory where they are read."""
+    with Server(program, MODEL, "--log", "none") as server:
+        watched = Watched(server)
+        before = memory_of(watched.pid, "RssAnon")
+        most = LARGEST_BODY - 64
+        for kind, piece in (("ids", b"1,"), ("text", b"a "), ("lists", b"[],"), ("objects", b'{"a":1},')):
+            many = piece * (most // len(piece))
+            body = (b'{"prompt":"' + many + b'"}' if kind == "text" else
+                    b'{"prompt":[' + many + b"1]}" if kind == "ids" else
+                    b'{"prompt":"a","max_tokens":1,"user":[' + many + b"1]}")  # fmt: skip
+            with concurrent.futures.ThreadPoolExecutor(BODIES_AT_ONCE) as pool:
+                answers = list(pool.map(lambda body: ask_or_fail(watched.port, body), [body] * BODIES_AT_ONCE))
+            answered = collections.Counter(status for status, _ in answers)
+            check(set(answered) <= {200, 400, 503} and answered[200] + answered[400] > 0,
+                  f"{BODIES_AT_ONCE} bodies of {kind} are answered or sent away: {dict(answered)}")  # fmt: skip
+            peak = memory_of(watched.pid, "VmHWM") - before
+            check(peak < BODIES_MEMORY, f"bodies of {kind} take {peak >> 20} MiB at most")
+            until(lambda: memory_of(watched.pid, "RssAnon") - before < LEFT_OF_BODIES)
+            left = memory_of(watched.pid, "RssAnon") - before
+            check(left < LEFT_OF_BODIES, f"of bodies of {kind} {left >> 20} MiB are left")
+        watched.as_before("many large bodies")
+        check_end(server)
 
 
 def garbage(watched):
@@ -596,7 +624,7 @@ def start_with(program, memory):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--attnres", default=PROGRAM, metavar="PROGRAM")
-    groups = ("vanish", "half", "garbage", "second", "full", "end", "replaced", "memory")
+    groups = ("vanish", "half", "garbage", "second", "full", "end", "replaced", "bodies", "memory")
     parser.add_argument("--only", type=lambda text: text.split(","), default=groups, metavar="A,B",
                         help=f"of {', '.join(groups)}")  # fmt: skip
     options = parser.parse_args()
@@ -621,7 +649,7 @@ def main():
                     timed(name, fault, watched)
             check_end(server)
     for name, fault in {"full": full, "end": end_under_load, "replaced": replaced,
-                        "memory": out_of_memory}.items():  # fmt: skip
+                        "bodies": bodies, "memory": out_of_memory}.items():  # fmt: skip
         if name in options.only:
             timed(name, fault, program)
     return check.end()
