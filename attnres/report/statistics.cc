@@ -1,6 +1,9 @@
 #include "attnres/report/statistics.h"
 
 #include <algorithm>
+// Doubles are enough, and what boost prepares of long doubles before main ends programs under
+// valgrind, whose long doubles are doubles.
+#define BOOST_MATH_NO_LONG_DOUBLE_MATH_FUNCTIONS
 #include <boost/math/distributions/non_central_t.hpp>
 #include <boost/math/distributions/students_t.hpp>
 #include <cmath>
