@@ -222,11 +222,14 @@ TEST(HttpServer, HalfABodyGivesWayToOthers) {
       {.grace_seconds = 0, .body_bytes = 1 << 20, .bodies_bytes = 1 << 20, .read_seconds = 1000},
       echo);
   const std::string large = post("/", std::string(1 << 20, 'a'));
-  Client half(server.port);
-  half.send(large.substr(0, 900'000));
-  while (server.ask(large).starts_with("HTTP/1.1 200")) {  // until the half has come
+  std::string told;
+  for (bool both_fit = true; both_fit;) {  // where one was over before the other came
+    Client half(server.port);
+    half.send(large.substr(0, 900'000));
+    both_fit = server.ask(large).starts_with("HTTP/1.1 200");
+    if (!both_fit) told = half.read_all();
   }
-  EXPECT_THAT(half.read_all(), StartsWith("HTTP/1.1 503"));
+  EXPECT_THAT(told, StartsWith("HTTP/1.1 503"));
   EXPECT_THAT(server.ask(large), StartsWith("HTTP/1.1 200"));
 }
 
