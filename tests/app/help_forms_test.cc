@@ -214,7 +214,7 @@ TEST_F(BashCompletion, KnowsCommandsAndOptions) {
   EXPECT_EQ(completed({"tr"}), Words{"train"});
   EXPECT_EQ(completed({"--v"}), Words{"--version"});
   EXPECT_EQ(completed({""}).size(), commands().size() + 2);
-  EXPECT_EQ(completed({"train", "--re"}), (Words{"--recipe", "--resume"}));
+  EXPECT_EQ(completed({"train", "--re"}), (Words{"--recipe", "--restarts", "--resume"}));
   EXPECT_EQ(completed({"train", "--data", "a", "b", "--vali"}), Words{"--validation"});
   EXPECT_EQ(completed({"help", "diag"}), Words{"diagnose"});
   EXPECT_THAT(completed({"nosuch", "--"}), IsEmpty());
@@ -260,7 +260,7 @@ TEST(FishCompletion, OffersCommandsOptionsAndValues) {
     return words_of(result.out);
   };
   EXPECT_EQ(completed("attnres tra"), Words{"train"});
-  EXPECT_EQ(completed("attnres train --re"), (Words{"--recipe", "--resume"}));
+  EXPECT_EQ(completed("attnres train --re"), (Words{"--recipe", "--restarts", "--resume"}));
   EXPECT_EQ(completed("attnres export --type q"),
             (Words{"q4_0", "q4_k_m", "q4_k_s", "q5_k_m", "q6_k", "q8_0"}));
   EXPECT_EQ(completed("attnres export --type=q"), (Words{"--type=q4_0", "--type=q8_0"}));
