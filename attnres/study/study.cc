@@ -315,6 +315,7 @@ StudySummary run_study(const StudyJob& job, StudyObserver& observer) {
   }
   make_folder(paths.folder);
   const FolderLock lock(paths.folder);
+  write_tables(paths, outlook);  // without which a folder of recipes is no study's
   make_folder(paths.recipes());
   make_folder(paths.logs());
 
