@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/generate_options.h"
+#include "app/output.h"
 #include "attnres/chat/chat_template.h"
 #include "attnres/grammar/answer_grammars.h"
 #include "attnres/grammar/free_parts.h"
@@ -109,7 +110,7 @@ class PrintedAnswer {
     if (answer_.empty()) text.erase(0, text.find_first_not_of(' '));
     answer_ += text;
     fmt::print("{}", text);
-    std::fflush(stdout);
+    flush_output();
   }
   void print_aside(const std::string& text, std::string* all = nullptr) {
     const char* begin = shows_color(STDERR_FILENO) ? "\033[2m" : "";
@@ -224,7 +225,7 @@ class TerminalChat {
   void add_result(const Json& call) {
     const std::string name = call["function"]["name"];
     if (::isatty(STDIN_FILENO) != 0) fmt::print("{}: ", name);
-    std::fflush(stdout);
+    flush_output();
     std::string line;
     require(static_cast<bool>(std::getline(std::cin, line)),
             "the model called {}, and the input has ended: it expects a line with the result",
@@ -287,7 +288,7 @@ void chat(const GenerateOptions& options, const MakeInferenceModel& make) {
   std::string line;
   while (true) {
     if (asks) fmt::print("> ");
-    std::fflush(stdout);
+    flush_output();
     if (!std::getline(std::cin, line)) break;
     const std::string message(trimmed(line));
     if (message.empty()) continue;

@@ -59,7 +59,7 @@ struct CompareOptions {
 // On standard output, unless that is for a program.
 void say(const CompareOptions& options, const std::string& text) {
   const std::string lines = wrapped(text, text_columns()) + "\n";
-  std::fputs(lines.c_str(), options.json ? stderr : stdout);
+  fmt::print(options.json ? stderr : stdout, "{}", lines);
 }
 
 // Tokens to train on, which are bytes.

@@ -229,6 +229,11 @@ std::string bytes(const Json& number) {
   return format_bytes(number.get<double>());
 }
 
+// What is found in /proc and /sys alone may not be there.
+std::string known(const std::string& text) {
+  return text.empty() ? "unknown" : text;
+}
+
 void print_next(const Json& next) {
   if (next.is_null()) {
     fmt::print("\nNo recipe was found that trains here in an hour; see {} train --help.\n",
@@ -254,13 +259,13 @@ void print(const Json& report) {
   };
   const Json& machine = report.at("machine");
   fmt::print("This machine\n");
-  line("processor", fmt::format("{}, {}", machine.at("cpu").get<std::string>(),
+  line("processor", fmt::format("{}, {}", known(machine.at("cpu").get<std::string>()),
                                 counted(machine.at("cores").get<int>(), "core")));
-  line("instructions", joined(machine.at("instruction_sets")));
+  line("instructions", known(joined(machine.at("instruction_sets"))));
   line("memory",
        fmt::format("{}, {} available; largest cache {}", bytes(machine.at("memory_bytes")),
                    bytes(machine.at("available_bytes")), bytes(machine.at("cache_bytes"))));
-  line("huge pages", machine.at("huge_pages").get<std::string>());
+  line("huge pages", known(machine.at("huge_pages").get<std::string>()));
   for (const Json& gpu : machine.at("gpus")) {
     line("GPU",
          fmt::format("{}, {}, {} available, driver for CUDA {}", gpu.at("name").get<std::string>(),

@@ -9,6 +9,7 @@
 #include "app/commands.h"
 #include "app/generate_options.h"
 #include "app/generation_json.h"
+#include "app/output.h"
 #include "app/processes.h"
 #include "attnres/infer/score.h"
 #include "attnres/infer/text_stream.h"
@@ -35,7 +36,7 @@ Generation run(const OpenedInference& opened, const std::vector<int32_t>& prompt
 
 void show(const std::string& piece) {
   fmt::print("{}", piece);
-  std::fflush(stdout);
+  flush_output();
 }
 
 void continue_text(const OpenedInference& opened, const GenerateOptions& options,

@@ -56,7 +56,7 @@ int report(std::string_view message, int exit_code) {
 void finish_output() {
   int error = std::fflush(stdout) == 0 ? 0 : errno;
   if (error == 0 && std::ferror(stdout) != 0) error = EIO;  // earlier, and unnoticed
-  require(error == 0, "cannot write the output: {}", std::strerror(error));
+  require(error == 0, "cannot write to standard output: {}", std::strerror(error));
 }
 
 // What is mapped (tokens, weights) has lost its end, or its disk fails. Only what a signal's
@@ -243,9 +243,10 @@ int program_main(int argc, char** argv) {
   } catch (const std::system_error& e) {
     if (e.code() == std::errc::broken_pipe) std::raise(SIGPIPE);
     // fmt::print throws these, and does not know where it prints.
-    return report(
-        std::ferror(stdout) != 0 ? "cannot write the output: " + e.code().message() : e.what(),
-        kFailedCode);
+    return report(std::ferror(stdout) != 0
+                      ? "cannot write to standard output: " + e.code().message()
+                      : e.what(),
+                  kFailedCode);
   } catch (const std::exception& e) {
     return report(e.what(), kFailedCode);
   }

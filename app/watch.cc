@@ -15,6 +15,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "app/output.h"
 #include "attnres/study/live_view.h"
 #include "attnres/study/study_data.h"
 #include "attnres/support/error.h"
@@ -100,7 +101,7 @@ class LiveScreen {
  private:
   static void print(const std::string& text) {
     fmt::print("{}", text);
-    std::fflush(stdout);
+    flush_output();
   }
 
   termios before_ = {};

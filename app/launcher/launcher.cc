@@ -63,7 +63,7 @@ int show(const std::string& text) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches the limit on its size fails
   errno = EIO;
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
-    return fail("cannot write the output");
+    return fail("cannot write to standard output");
   }
   return 0;
 }

@@ -2,12 +2,16 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
 
 #ifdef __SSE2__
+#include <cpuid.h>
 #include <emmintrin.h>
 #endif
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -24,6 +28,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/progress.h"
+#include "attnres/support/trim.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -71,6 +76,21 @@ std::optional<int64_t> kilobytes(const std::string& text, std::string_view key) 
   const auto number = leading_number(field(text, key, ':'));
   if (!number) return std::nullopt;
   return *number * 1024;
+}
+
+// Of all memory, and of what can be allocated: what /proc/meminfo says, or where that is not
+// mounted the kernel itself, which does not count the files that it could give up.
+int64_t all_memory(const std::string& meminfo) {
+  if (const auto bytes = kilobytes(meminfo, "MemTotal")) return *bytes;
+  struct sysinfo said = {};
+  return ::sysinfo(&said) == 0 ? static_cast<int64_t>(said.totalram) * said.mem_unit : 0;
+}
+
+int64_t allocatable_memory(const std::string& meminfo) {
+  if (const auto bytes = kilobytes(meminfo, "MemAvailable")) return *bytes;
+  struct sysinfo said = {};
+  if (::sysinfo(&said) != 0) return 0;
+  return static_cast<int64_t>(said.freeram + said.bufferram) * said.mem_unit;
 }
 
 // The folders of this process's cgroup for a controller, and of those above it. In a container the
@@ -165,6 +185,37 @@ std::vector<std::string> instruction_sets(const std::string& cpuinfo) {
   return names;
 }
 
+// What ARM's processors, which have no names in /proc/cpuinfo, are called there by numbers.
+std::string arm_model(const std::string& cpuinfo) {
+  static constexpr std::pair<std::string_view, const char*> kOfArm[] = {
+      {"0xd03", "Cortex-A53"},  {"0xd05", "Cortex-A55"},  {"0xd07", "Cortex-A57"},
+      {"0xd08", "Cortex-A72"},  {"0xd09", "Cortex-A73"},  {"0xd0a", "Cortex-A75"},
+      {"0xd0b", "Cortex-A76"},  {"0xd0c", "Neoverse-N1"}, {"0xd0d", "Cortex-A77"},
+      {"0xd40", "Neoverse-V1"}, {"0xd41", "Cortex-A78"},  {"0xd44", "Cortex-X1"},
+      {"0xd49", "Neoverse-N2"}, {"0xd4f", "Neoverse-V2"}};
+  const std::string implementer = field(cpuinfo, "CPU implementer", ':');
+  const std::string part = field(cpuinfo, "CPU part", ':');
+  if (implementer.empty() || part.empty()) return "";
+  for (const auto& [number, name] : kOfArm) {
+    if (implementer == "0x41" && part == number) return fmt::format("ARM {}", name);
+  }
+  return fmt::format("ARM64, implementer {}, part {}", implementer, part);
+}
+
+// What the processor calls itself.
+std::string own_name_of_processor() {
+  std::string name;
+#ifdef __SSE2__
+  for (unsigned leaf = 0x80000002; leaf <= 0x80000004; ++leaf) {
+    std::array<unsigned, 4> words = {};
+    if (__get_cpuid(leaf, words.data(), &words[1], &words[2], &words[3]) == 0) return "";
+    name.append(reinterpret_cast<const char*>(words.data()), sizeof(words));
+  }
+  name.resize(std::min(name.find('\0'), name.size()));
+#endif
+  return std::string(trimmed(name));
+}
+
 int64_t largest_cache(const fs::path& root) {
   int64_t largest = 0;
   for (int index = 0; index < 8; ++index) {
@@ -234,14 +285,16 @@ Machine describe_machine(const fs::path& root) {
   machine.cores = static_cast<int>(
       std::max(1.0, std::min<double>(affinity(), std::ceil(cgroup_processors(root)))));
   machine.cache = largest_cache(root);
-  machine.memory = std::min(kilobytes(slurp(root / "proc/meminfo"), "MemTotal").value_or(0),
-                            cgroup_memory(root).limit);
+  machine.memory = std::min(all_memory(slurp(root / "proc/meminfo")), cgroup_memory(root).limit);
   machine.huge_pages = bracketed(slurp(root / "sys/kernel/mm/transparent_hugepage/enabled"));
   return machine;
 }
 
 std::string cpu_model(const fs::path& root) {
-  return field(slurp(root / "proc/cpuinfo"), "model name", ':');
+  const std::string cpuinfo = slurp(root / "proc/cpuinfo");
+  std::string name = field(cpuinfo, "model name", ':');
+  if (name.empty()) name = arm_model(cpuinfo);
+  return name.empty() ? own_name_of_processor() : name;
 }
 
 double load_average() {
@@ -250,8 +303,7 @@ double load_average() {
 }
 
 int64_t available_memory(const fs::path& root) {
-  return std::min(kilobytes(slurp(root / "proc/meminfo"), "MemAvailable").value_or(0),
-                  cgroup_memory(root).available);
+  return std::min(allocatable_memory(slurp(root / "proc/meminfo")), cgroup_memory(root).available);
 }
 
 int64_t resident_bytes() {
@@ -259,7 +311,9 @@ int64_t resident_bytes() {
 }
 
 int64_t peak_resident_bytes() {
-  return kilobytes(slurp("/proc/self/status"), "VmHWM").value_or(0);
+  if (const auto bytes = kilobytes(slurp("/proc/self/status"), "VmHWM")) return *bytes;
+  struct rusage used = {};
+  return ::getrusage(RUSAGE_SELF, &used) == 0 ? int64_t{used.ru_maxrss} * 1024 : 0;
 }
 
 bool reset_peak_resident_bytes() {

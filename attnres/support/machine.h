@@ -10,7 +10,7 @@
 namespace attnres {
 
 struct Machine {
-  std::string cpu;                            // model name
+  std::string cpu;                            // its name
   std::vector<std::string> instruction_sets;  // those that matter to the kernels: "AVX2", "AVX-512"
   int cores = 1;           // usable by this process: its affinity and the cgroup's quota
   int64_t cache = 0;       // bytes of the largest cache

@@ -172,13 +172,22 @@ TEST(Score, SaysWhenItsOutputIsLost) {
         std::string("--version"), std::string("--help"), std::string("train --help")}) {
     const Result full = run_shell("attnres " + arguments + " > /dev/full");
     EXPECT_EQ(full.exit_code, 1) << arguments;
-    EXPECT_EQ(full.err, "attnres: error: cannot write the output: No space left on device\n")
+    EXPECT_EQ(full.err,
+              "attnres: error: cannot write to standard output: No space left on device\n")
         << arguments;
     const Result closed = run_shell("attnres " + arguments + " >&-");
     EXPECT_EQ(closed.exit_code, 1) << arguments;
-    EXPECT_EQ(closed.err, "attnres: error: cannot write the output: Bad file descriptor\n")
+    EXPECT_EQ(closed.err, "attnres: error: cannot write to standard output: Bad file descriptor\n")
         << arguments;
   }
+}
+
+// Text is shown as it comes.
+TEST(Generate, SaysWhenItsOutputIsLost) {
+  const Result full = run_shell("attnres generate --model " ATTNRES_SOURCE_DIR
+                                "/models/tiny-shakespeare --prompt KING --max-tokens 8 >/dev/full");
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_EQ(full.err, "attnres: error: cannot write to standard output: No space left on device\n");
 }
 
 TEST(Program, KeepsItsExitCodeWhereNobodyReadsTheError) {

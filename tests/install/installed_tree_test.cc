@@ -113,6 +113,18 @@ TEST_F(InstalledTree, MissingTorchIsNamed) {
   EXPECT_THAT(result.err, HasSubstr("attnres::ops needs torch"));
 }
 
+TEST_F(InstalledTree, IsHardened) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "sanitizers have checks of their own";
+#endif
+  const std::string check = "'" ATTNRES_SOURCE_DIR "/tests/install/check_hardened' ";
+  const Result result =
+      run_shell(check + fmt::format("'{0}'/bin/* '{0}'/lib*/*.so", prefix_.string()));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  const Result refuses = run_shell(check + "--self-test");
+  EXPECT_EQ(refuses.exit_code, 0) << refuses.err;
+}
+
 TEST_F(InstalledTree, ProgramRuns) {
   const Result result = run_shell(fmt::format("'{}/bin/attnres' --help", prefix_.string()));
   EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "attnres/ops/depth_attention/depth_attention.h"
+#include "attnres/ops/depth_attention/kernel.h"
 #include "attnres/ops/instruction_sets.h"
 
 namespace attnres::testing {
 
 template <class F>
 void on_every_target(const F& check) {
-  const std::vector<std::string> names = depth_attention_instruction_sets();
+  const std::vector<std::string> names = kernel::instruction_sets();
   ASSERT_FALSE(names.empty());
   for (const std::string& name : names) {
     SCOPED_TRACE(name);

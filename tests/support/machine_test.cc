@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <vector>
@@ -45,6 +46,28 @@ TEST_F(FakeMachine, IsDescribed) {
   EXPECT_EQ(machine.memory, 16384 * kMiB);
   EXPECT_EQ(machine.huge_pages, "madvise");
   EXPECT_EQ(available_memory(root_), 8192 * kMiB);
+}
+
+TEST_F(FakeMachine, ProcessorsOfArmAreNamedByTheirNumbers) {
+  put("proc/cpuinfo",
+      "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\nCPU architecture: 8\n"
+      "CPU part\t: 0xd0c\nCPU revision\t: 1\n");
+  EXPECT_EQ(describe_machine(root_).cpu, "ARM Neoverse-N1");
+  EXPECT_THAT(describe_machine(root_).instruction_sets, ElementsAre("NEON", "SVE"));
+  put("proc/cpuinfo", "CPU implementer\t: 0x61\nCPU part\t: 0xd0c\n");
+  EXPECT_EQ(cpu_model(root_), "ARM64, implementer 0x61, part 0xd0c");
+}
+
+TEST_F(FakeMachine, WithoutProcTheKernelIsAsked) {
+  fs::remove_all(root_ / "proc");
+  const int64_t all = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  EXPECT_EQ(describe_machine(root_).memory, all);
+  EXPECT_GT(available_memory(root_), 0);
+  EXPECT_LE(available_memory(root_), all);
+#ifdef __x86_64__
+  // The kernel's file has it from the processor too.
+  EXPECT_EQ(cpu_model(root_), cpu_model());
+#endif
 }
 
 TEST_F(FakeMachine, CgroupVersion2LimitsMemoryAndCores) {
