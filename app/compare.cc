@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -130,31 +131,25 @@ StudyRecipe choose(const QuickAims& aims, const Json& reasons) {
 // As it was when the study was chosen, so that what is told of its time is, too. Empty where
 // nothing is known of some mechanism.
 SpeedOf speeds_of(const StudyRecipe& study) {
-  const Json chosen = parse_json(study.chosen, "chosen");
-  const auto found = chosen.find("speeds");
-  if (found == chosen.end()) return {};
-  QuickSpeeds speeds;
-  found->at("matmul").get_to(speeds.matmul);
-  found->at("copy").get_to(speeds.copy);
-  found->at("mixing").get_to(speeds.mixing);
+  const std::optional<QuickSpeeds> speeds = read_quick_notes(study).speeds;
+  if (!speeds) return {};
   for (const std::string& mechanism : mechanisms_of(study)) {
-    if (!speeds.mixing.contains(mechanism)) return {};
+    if (!speeds->mixing.contains(mechanism)) return {};
   }
-  return speeds.speed_of();
+  return speeds->speed_of();
 }
 
 bool asks_for_other_time(const CompareOptions& options, const StudyRecipe& before) {
-  const Json chosen = parse_json(before.chosen, options.file().string());
-  const Json reasons = chosen.is_object() ? chosen.value("for", Json()) : Json();
+  const Json reasons = read_quick_notes(before).reasons;
   return options.seconds > 0 && reasons.is_object() &&
-         reasons.value("seconds", 0.0) != options.seconds;
+         reasons.value("seconds", Json()) != options.seconds;
 }
 
 // With other mechanisms or seeds where they are given: runs that are there stay what they are.
 StudyRecipe take_up_comparison(const CompareOptions& options) {
   const StudyRecipe before = read_study(options.file());
-  const std::vector<std::string> mechanisms =
-      options.mechanisms.empty() ? mechanisms_of(before) : options.mechanisms;
+  std::vector<std::string> mechanisms = mechanisms_of(before);
+  if (!options.mechanisms.empty()) mechanisms = options.mechanisms;
   require_mechanisms(mechanisms);
   require_usage(!options.tune || before.tune,
                 "{}: this comparison began without --tune; choose another --out for one with it",
@@ -176,8 +171,8 @@ StudyRecipe begin_comparison(const CompareOptions& options) {
   const Json reasons = reasons_of(options, aims);
   if (path_exists(options.file())) {
     StudyRecipe shown = read_study(options.file());
-    const Json chosen = parse_json(shown.chosen, options.file().string());
-    if (chosen.is_object() && chosen.value("for", Json()) == reasons) return shown;
+    const bool is_same = mechanisms_of(shown) == aims.mechanisms;
+    if (is_same && read_quick_notes(shown).reasons == reasons) return shown;
   }
   return choose(aims, reasons);
 }
@@ -198,8 +193,7 @@ std::string reserve(const CompareOptions& options) {
 }
 
 void explain(const CompareOptions& options, const StudyRecipe& study, double seconds) {
-  const Json chosen = parse_json(study.chosen, "chosen");
-  for (const std::string sentence : chosen.at("sentences")) say(options, sentence);
+  for (const std::string& sentence : read_quick_notes(study).sentences) say(options, sentence);
   const std::string& baseline = study.baseline.front().second;
   say(options,
       mechanisms_of(study).size() > 1

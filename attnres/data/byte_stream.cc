@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -36,6 +37,7 @@ class PlainBytes : public ByteStream {
     return done;
   }
   int64_t consumed() const override { return consumed_; }
+  uint64_t bytes() const { return file_.bytes(); }
 
  private:
   std::string path_;
@@ -98,14 +100,22 @@ class GzipBytes : public ByteStream {
   std::string damage_;  // what is wrong with what comes next
 };
 
+// The largest window of zstd that a file of so many bytes may ask memory for, as a power of two:
+// what zstd itself takes unasked, or up to what --long=31 writes where the file is an eighth as
+// long.
+int largest_window(uint64_t bytes) {
+  int log = 27;
+  while (log < 31 && bytes >= uint64_t{1} << (log + 1 - 3)) ++log;
+  return log;
+}
+
 // The text of one zstd frame after another.
 class ZstdBytes : public ByteStream {
  public:
   explicit ZstdBytes(const fs::path& path)
       : path_(path.string()), file_(path), buffer_(kBufferBytes), stream_(ZSTD_createDStream()) {
     require(stream_ != nullptr, "{}: no memory to read zstd with", path_);
-    // As zstd --long=31 writes.
-    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31);
+    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, largest_window(file_.bytes()));
   }
   ~ZstdBytes() override { ZSTD_freeDStream(stream_); }
   ZstdBytes(const ZstdBytes&) = delete;
@@ -122,6 +132,10 @@ class ZstdBytes : public ByteStream {
         }
       }
       const size_t result = ZSTD_decompressStream(stream_, &to, &from_);
+      require(ZSTD_getErrorCode(result) != ZSTD_error_frameParameter_windowTooLarge,
+              "{}: to unpack it takes more than {} MiB of memory, too much for so short a file; "
+              "unpack it (zstd -d --long=31), and pack it again without --long",
+              path_, 1 << (largest_window(file_.bytes()) - 20));
       if (ZSTD_isError(result)) damage_ = ZSTD_getErrorName(result);
       in_frame_ = result != 0;
     }

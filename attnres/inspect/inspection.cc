@@ -1,11 +1,12 @@
 #include "attnres/inspect/inspection.h"
 
 #include <concepts>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "attnres/support/config.h"
 #include "attnres/support/error.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace {
@@ -168,15 +169,14 @@ class InspectionReader {
   }
 
  private:
-  static void read(const Json& json, double& value) {
-    value = json.is_number() ? json.get<double>() : std::numeric_limits<double>::quiet_NaN();
-  }
+  static void read(const Json& json, double& value) { value = measured_in(json); }
   static void read(const Json& json, std::string& value) {
     if (json.is_string()) value = json.get<std::string>();
   }
   template <std::integral T>
   static void read(const Json& json, T& value) {
-    value = static_cast<T>(whole_number(json).value_or(0));
+    const int64_t whole = whole_number(json).value_or(0);
+    value = std::in_range<T>(whole) ? static_cast<T>(whole) : T{0};
   }
   static void read(const Json& json, Counts& counts) {
     if (!json.is_object()) return;

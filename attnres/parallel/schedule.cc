@@ -1,11 +1,14 @@
 #include "attnres/parallel/schedule.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "attnres/support/error.h"
 
 namespace attnres {
 namespace {
+
+constexpr int64_t kMostActions = 1 << 22;  // of a step
 
 // The action whose result this one takes up; none where it begins a micro-batch.
 std::optional<PipelineAction> waits_for(PipelineAction action, const PipelineSize& size) {
@@ -48,6 +51,10 @@ PipelineSchedule interleaved_1f1b(const PipelineSize& size, int micro_batches) {
                 "pipeline: expected one rank, virtual stage and micro-batch or more, got {}, {} "
                 "and {}",
                 P, V, micro_batches);
+  require_usage(int64_t{2} * P * V * micro_batches <= kMostActions,
+                "pipeline: {} micro-batches through {} stages are too many to be laid out one by "
+                "one; lower train.accumulate",
+                micro_batches, P * V);
   // Micro-batches go through a rank's stages in groups of P. What is left of the last group is
   // scheduled as if it were whole: nothing waits for a micro-batch that isn't there.
   const int groups = (micro_batches + P - 1) / P, total = groups * P * V;

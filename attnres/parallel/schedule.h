@@ -46,7 +46,7 @@ std::optional<PipelineAction> action_of(const std::string& description);
 // states leave in the order in which they are taken up.
 using PipelineSchedule = std::vector<std::vector<PipelineAction>>;
 
-// Throws UsageError where one of the three numbers is not positive.
+// Throws UsageError where a number is not positive, or they make millions of actions.
 PipelineSchedule interleaved_1f1b(const PipelineSize& size, int micro_batches);
 // The forwards of it alone, as evaluation does them.
 PipelineSchedule forwards_of(const PipelineSchedule& schedule);

@@ -11,7 +11,9 @@ namespace attnres {
 namespace {
 
 // More than anyone means, and few enough that products of them do not overflow.
-constexpr int64_t kMostDevices = 1 << 20;
+constexpr int64_t kMostDevices = 1 << 18;
+// Beyond these, quotients are no numbers.
+constexpr double kLeast = 1e-30, kLargest = 1e30;
 
 void check_count(const char* key, int64_t value) {
   require_usage(value >= 1 && value <= kMostDevices,
@@ -23,10 +25,13 @@ void check_positive(const char* key, double value) {
                 "{}: expected a number above 0, got {}; units are bytes, seconds, FLOP/s and "
                 "bytes/s",
                 key, value);
+  require_usage(value >= kLeast && value <= kLargest, "{}: expected {} to {}, got {}", key, kLeast,
+                kLargest, value);
 }
 
 void check_not_negative(const char* key, double value) {
   require_usage(std::isfinite(value) && value >= 0, "{}: expected 0 or more, got {}", key, value);
+  if (value > 0) check_positive(key, value);
 }
 
 void check_link(const std::string& name, const Link& link) {
@@ -45,8 +50,9 @@ void check_device(const Device& device) {
   check_not_negative("device.flops.bfloat16", device.flops.bfloat16);
   require_usage(device.flops.float32 > 0 || device.flops.bfloat16 > 0,
                 "device.flops: name the FLOP/s of float32 or bfloat16, or of both");
-  require_usage(device.efficiency > 0 && device.efficiency <= 1,
-                "device.efficiency: expected above 0 and at most 1, got {}", device.efficiency);
+  check_positive("device.efficiency", device.efficiency);
+  require_usage(device.efficiency <= 1, "device.efficiency: expected above 0 and at most 1, got {}",
+                device.efficiency);
 }
 
 void check(const Cluster& cluster) {

@@ -2,6 +2,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
+
 #include "attnres/ops/tensors.h"
 #include "attnres/parallel/update_owners.h"
 #include "attnres/support/error.h"
@@ -59,26 +61,22 @@ void require_devices(const Layout& layout, const Cluster& cluster) {
 }
 
 bool share_node(const Layout& layout, const Cluster& cluster, int a, int b) {
-  const auto node_of = [&](int64_t replica, int rank, int64_t process) {
-    return ((replica * layout.size.ranks + rank) * layout.tensor + process) /
-           cluster.devices_per_node;
-  };
-  for (int64_t replica = 0; replica < layout.data; ++replica) {
-    for (int64_t process = 0; process < layout.tensor; ++process) {
-      if (node_of(replica, a, process) != node_of(replica, b, process)) return false;
-    }
+  if (a == b) return true;
+  const int64_t node = cluster.devices_per_node;
+  // After so many replicas they lie in their nodes as the first ones do.
+  const int64_t different = std::min(layout.data, node);
+  for (int64_t replica = 0; replica < different; ++replica) {
+    // Of the processes from the first of one rank to the last of the other, each but the first
+    // begins what two that talk lie on either side of.
+    const int64_t begin = (replica * layout.size.ranks + std::min(a, b)) * layout.tensor;
+    const int64_t end = (replica * layout.size.ranks + std::max(a, b) + 1) * layout.tensor;
+    if (begin / node != (end - 1) / node) return false;
   }
   return true;
 }
 
 bool tensor_groups_share_node(const Layout& layout, const Cluster& cluster) {
-  for (int64_t first = 0; first < layout.processes(); first += layout.tensor) {
-    if (first / cluster.devices_per_node !=
-        (first + layout.tensor - 1) / cluster.devices_per_node) {
-      return false;
-    }
-  }
-  return true;
+  return replicas_share_node(layout, cluster) || cluster.devices_per_node % layout.tensor == 0;
 }
 
 bool replicas_share_node(const Layout& layout, const Cluster& cluster) {

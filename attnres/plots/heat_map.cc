@@ -121,6 +121,8 @@ std::string draw(const HeatMap& plot, const std::string& id) {
           "plot \"{}\": expected a name for each row and column, came {} rows, {} names and {} "
           "columns",
           plot.alt, rows, plot.row_names.size(), columns);
+  require(fits_heat_map(rows, columns), "plot \"{}\": {} rows and {} columns, of {} each at most",
+          plot.alt, rows, columns, kMostCells);
   const HeatLayout at = layout_of(plot);
   const HeatCells data = cells_of(plot, at);
   gnuplot::Files files = {{"cells", data.cells}};

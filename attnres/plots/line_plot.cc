@@ -143,7 +143,7 @@ void add_curve(DrawnCurves& drawn, const LinePlot& plot, const Curve& curve) {
 std::string x_axis(const LinePlot& plot, const PlotRange& x) {
   std::string script;
   if (plot.log_x) {
-    const double slack = x.high > x.low ? std::pow(x.high / x.low, 0.04) : 2;
+    const double slack = x.high > x.low ? std::max(std::pow(x.high / x.low, 0.04), 1.001) : 2;
     script = log_axis("x", x.low / slack, x.high * slack) +
              fmt::format("set xrange [{:.9g}:{:.9g}]\n", x.low / slack, x.high * slack);
   } else {

@@ -5,6 +5,7 @@
 // gnuplot's interpreter.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -73,6 +74,9 @@ struct ForestPlot {
   std::vector<Series> series = {};  // beneath each other in a row
 };
 
+// The most rows, and columns, of a heat map: more are too small to be seen.
+inline constexpr size_t kMostCells = 2048;
+
 // A matrix as coloured cells; NaN leaves a cell blank. Values are printed where they fit.
 struct HeatMap {
   std::string alt = {};
@@ -84,6 +88,10 @@ struct HeatMap {
   int decimals = 2;          // of printed values
   bool small = false;        // one of many: without names and printed values
 };
+// Whether a heat map can have so many.
+inline bool fits_heat_map(size_t rows, size_t columns) {
+  return std::max(rows, columns) <= kMostCells;
+}
 
 // `id` prefixes the ids inside the SVG: one of its own for each plot on a page.
 std::string draw(const LinePlot& plot, const std::string& id);

@@ -1,6 +1,5 @@
 #include "attnres/report/metrics_table.h"
 
-#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -14,33 +13,46 @@ namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
+constexpr size_t kMostColumns = 10'000;
+
 // Rows and columns in the order in which they came.
 class Table {
  public:
-  void begin_row(const std::string& run) { rows_.push_back({{"run", run}}); }
+  Table() {
+    for (const char* name : {"run", "step"}) column_of(name);
+  }
+
+  void begin_row(const std::string& run) {
+    rows_.emplace_back();
+    set("run", run);
+  }
   void set(const std::string& column, const Json& value) {
-    if (std::find(columns_.begin(), columns_.end(), column) == columns_.end()) {
-      columns_.push_back(column);
-    }
-    rows_.back()[column] = value;
+    rows_.back()[column_of(column)] = value;
   }
 
   std::string csv() const {
     std::string text = csv_line({columns_.begin(), columns_.end()});
     for (const auto& row : rows_) {
-      std::vector<Json> cells;
-      for (const std::string& column : columns_) {
-        const auto cell = row.find(column);
-        cells.push_back(cell == row.end() ? Json() : cell->second);
-      }
+      std::vector<Json> cells(columns_.size());
+      for (const auto& [column, value] : row) cells[column] = value;
       text += csv_line(cells);
     }
     return text;
   }
 
  private:
-  std::vector<std::string> columns_ = {"run", "step"};
-  std::vector<std::map<std::string, Json>> rows_;
+  size_t column_of(const std::string& name) {
+    const auto [found, is_new] = places_.emplace(name, columns_.size());
+    if (is_new) columns_.push_back(name);
+    require(columns_.size() <= kMostColumns,
+            "--csv: these runs measured more than {} things, too many for the columns of a table",
+            kMostColumns);
+    return found->second;
+  }
+
+  std::vector<std::string> columns_;
+  std::map<std::string, size_t> places_;
+  std::vector<std::map<size_t, Json>> rows_;
 };
 
 std::string probe_column(const Json& probe) {

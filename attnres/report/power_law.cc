@@ -14,7 +14,7 @@ void check_points(const std::vector<ScalingPoint>& points) {
     require(point.compute > 0 && point.loss > 0 && std::isfinite(point.compute * point.loss),
             "power law: expected a compute and a loss above 0, got {} and {}", point.compute,
             point.loss);
-    budgets.insert(point.compute);
+    budgets.insert(std::log(point.compute));
   }
   require(budgets.size() >= 3,
           "power law: {} points at {} different budgets are too few to fit: two budgets fit any "

@@ -6,18 +6,19 @@
 #include "attnres/depth/mechanisms/mechanisms.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMostSites = 1 << 20;  // more in a file is a mistake
+// More of them in a file are a mistake.
+constexpr int kMostSites = 4096;
+constexpr size_t kMostSources = 2048;
 
 double number_in(const Json& object, const char* key) {
   const auto it = object.find(key);
-  if (it == object.end() || !it->is_number()) return kNotMeasured;
-  const double value = it->get<double>();
-  return std::isfinite(value) ? value : kNotMeasured;
+  return it == object.end() ? kNotMeasured : measured_in(*it);
 }
 
 std::string text_in(const Json& object, const char* key) {
@@ -39,7 +40,7 @@ void read_depth_mixing(RunData& run) {
   const auto size = mixing->find("block_size");
   if (run.mechanism == block_attn_res_mechanism().text.name && size != mixing->end() &&
       size->is_number_integer()) {
-    run.block_size = std::max<int64_t>(size->get<int64_t>(), 0);
+    run.block_size = count_in(*size).value_or(0);
   }
 }
 
@@ -49,17 +50,18 @@ void read_metrics(RunData& run) {
     if (run.metrics.empty() || run.metrics.back().step != step) {
       run.metrics.emplace_back().step = step;
     }
-    const auto read = [&](const char* key, double& value) {
+    const auto read = [&](const char* key, double& value, double most = INFINITY) {
       const double measured = number_in(line, key);
-      if (!std::isnan(measured)) value = measured;
+      if (measured <= most) value = measured;
     };
+    constexpr double kMostCounted = 0x1p53;  // these are shown as whole numbers
     Metric& metric = run.metrics.back();
-    read("tokens", metric.tokens);
-    read("seconds", metric.seconds);
+    read("tokens", metric.tokens, kMostCounted);
+    read("seconds", metric.seconds, kMostCounted);
     read("loss", metric.loss);
     read("val_loss", metric.val_loss);
     read("lr", metric.learning_rate);
-    read("tokens_per_second", metric.tokens_per_second);
+    read("tokens_per_second", metric.tokens_per_second, kMostCounted);
   }
 }
 
@@ -70,9 +72,8 @@ void read_probes(RunData& run) {
     if (!(site >= 0 && site < kMostSites) || value == line.end()) continue;
     std::vector<double> values;
     if (value->is_array()) {
-      for (const Json& item : *value) {
-        values.push_back(item.is_number() ? item.get<double>() : kNotMeasured);
-      }
+      if (value->size() > kMostSources) continue;
+      for (const Json& item : *value) values.push_back(measured_in(item));
     } else {
       values.push_back(number_in(line, "value"));
     }
@@ -83,10 +84,11 @@ void read_probes(RunData& run) {
 void read_trace(RunData& run) {
   const fs::path path = run.path / "trace.json";
   if (!path_exists(path)) return;
-  run.trace = Json::parse(read_file(path), /*callback=*/nullptr, /*allow_exceptions=*/false);
-  if (!run.trace.is_discarded()) return;
-  run.trace = Json();
-  run.notes.emplace_back("trace.json cannot be read");
+  try {
+    run.trace = read_json(path);
+  } catch (const Error&) {
+    run.notes.emplace_back("trace.json cannot be read");
+  }
 }
 
 void read_samples(RunData& run) {
@@ -108,9 +110,8 @@ void note_missing(RunData& run) {
     const int64_t last = run.metrics.back().step;
     if (run.diverged_at) {
       run.notes.push_back(fmt::format("diverged at step {}", *run.diverged_at));
-    } else if (steps && steps->is_number_integer() && last + 1 < steps->get<int64_t>()) {
-      run.notes.push_back(
-          fmt::format("its log ends at step {} of {}", last, steps->get<int64_t>()));
+    } else if (const auto all = steps ? count_in(*steps) : std::nullopt; all && last + 1 < *all) {
+      run.notes.push_back(fmt::format("its log ends at step {} of {}", last, *all));
     }
   } else {
     run.notes.push_back("no training step was logged");
@@ -141,7 +142,7 @@ RunData read_run(const fs::path& path) {
       layers && layers->is_number_integer()) {
     run.layers = int(std::clamp<int64_t>(layers->get<int64_t>(), 0, kMostSites / 2));
   }
-  if (const Json* step = find(run.record, "/diverged/step")) run.diverged_at = whole_number(*step);
+  if (const Json* step = find(run.record, "/diverged/step")) run.diverged_at = count_in(*step);
   read_metrics(run);
   read_probes(run);
   read_samples(run);
@@ -197,13 +198,13 @@ std::vector<Json> read_run_log(const fs::path& path, std::vector<std::string>& n
     } catch (const Error&) {  // counted below
     }
     begin = end + 1;
-    if (!line.is_object() || !line.contains("step") || !whole_number(line["step"])) {
+    if (!line.is_object() || !line.contains("step") || !count_in(line["step"])) {
       skipped += newline != std::string::npos;  // the last line may still be being written
       continue;
     }
     const int64_t step = step_of(line);
     if (!lines.empty() && step < step_of(lines.back())) {
-      std::erase_if(lines, [&](const Json& earlier) { return step_of(earlier) >= step; });
+      while (!lines.empty() && step_of(lines.back()) >= step) lines.pop_back();
     }
     lines.push_back(std::move(line));
   }

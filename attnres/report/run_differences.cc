@@ -9,6 +9,7 @@
 
 #include "attnres/report/settings.h"
 #include "attnres/support/format.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace {
@@ -143,8 +144,8 @@ std::string origin(const RunData& run) {
   const auto name = from->find("name"), step = from->find("step");
   std::string out = name != from->end() && name->is_string() ? name->get<std::string>() : "";
   if (out.empty()) out = "a trained model";
-  if (step != from->end() && step->is_number_integer()) {
-    out += fmt::format(" (step {})", step->get<int64_t>());
+  if (const auto count = step != from->end() ? count_in(*step) : std::nullopt) {
+    out += fmt::format(" (step {})", *count);
   }
   return out;
 }

@@ -2,18 +2,17 @@
 
 #include <cmath>
 
+#include "attnres/support/told_numbers.h"
+
 namespace attnres {
 
 RunSummary summarize(const RunData& run) {
   RunSummary summary{
       .label = run.label, .mechanism = run.mechanism, .diverged_at = run.diverged_at};
-  if (const Json* n = find(run.record, "/parameters"); n && n->is_number_integer()) {
-    summary.parameters = n->get<int64_t>();
+  if (const Json* n = find(run.record, "/parameters")) {
+    summary.parameters = count_in(*n).value_or(summary.parameters);
   }
-  if (const Json* seed = find(run.record, "/recipe/train/seed");
-      seed && seed->is_number_integer()) {
-    summary.seed = seed->get<int64_t>();
-  }
+  if (const Json* seed = find(run.record, "/recipe/train/seed")) summary.seed = whole_number(*seed);
   for (const Metric& metric : run.metrics) {
     if (!std::isnan(metric.seconds)) summary.seconds = metric.seconds;
     if (!std::isnan(metric.tokens)) summary.tokens = metric.tokens;

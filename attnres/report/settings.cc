@@ -12,7 +12,7 @@ void SettingsTable::add(size_t run, const std::string& prefix, const Json& part)
     }
     return;
   }
-  if (std::find(keys_.begin(), keys_.end(), prefix) == keys_.end()) keys_.push_back(prefix);
+  if (known_.insert(prefix).second) keys_.push_back(prefix);
   runs_.at(run)[prefix] = part.is_string() ? part.get<std::string>() : part.dump();
 }
 

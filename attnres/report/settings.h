@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ class SettingsTable {
 
  private:
   std::vector<std::string> keys_;
+  std::set<std::string> known_;  // the same
   std::vector<std::map<std::string, std::string>> runs_;
 };
 

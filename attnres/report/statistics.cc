@@ -80,7 +80,10 @@ size_t pairs_needed(double difference, double deviation) {
   if (deviation == 0) return 2;
   const double effect = difference / deviation;
   size_t enough = 2;
-  while (power(enough, effect) < kPower) enough *= 2;
+  while (power(enough, effect) < kPower) {
+    if (enough >= kMostPairs) return kMostPairs;
+    enough *= 2;
+  }
   size_t too_few = enough / 2;
   while (enough - too_few > 1) {
     const size_t middle = too_few + (enough - too_few) / 2;
@@ -97,6 +100,9 @@ std::vector<size_t> resample(size_t count, const RandomStream& stream, size_t n)
 
 Interval percentile_interval(std::vector<double> values) {
   require(!values.empty(), "percentile_interval: there is no value");
+  require(
+      std::none_of(values.begin(), values.end(), [](double value) { return std::isnan(value); }),
+      "percentile_interval: a value is no number");
   std::sort(values.begin(), values.end());
   const auto percentile = [&](double share) {
     const double place = share * double(values.size() - 1);

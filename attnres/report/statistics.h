@@ -11,6 +11,7 @@ namespace attnres {
 inline constexpr double kSignificance = 0.05;  // two-sided; intervals are at 95 %
 inline constexpr double kPower = 0.8;
 inline constexpr size_t kResamples = 2000;
+inline constexpr size_t kMostPairs = size_t{1} << 20;  // that pairs_needed tells
 
 struct Interval {
   double low = 0, high = 0;
@@ -41,7 +42,8 @@ std::vector<double> holm_adjusted(const std::vector<double>& p_values);
 // How many pairs a t test at 5 %, two-sided, needs to find a mean difference with a probability of
 // 80 %, where the differences have this deviation: the least n >= 2 with
 // P(T > t_{0.975, n-1}) >= 0.8 for a noncentral T of n - 1 degrees of freedom and noncentrality
-// sqrt(n) difference / deviation. Throws Error unless difference > 0 and deviation >= 0.
+// sqrt(n) difference / deviation; kMostPairs where it is not fewer. Throws Error unless
+// difference > 0 and deviation >= 0.
 size_t pairs_needed(double difference, double deviation);
 
 // `count` of the indices 0 .. count-1, drawn with replacement: the n-th resample of a stream.
@@ -49,7 +51,7 @@ std::vector<size_t> resample(size_t count, const RandomStream& stream, size_t n)
 
 // Between the 2.5 and the 97.5 percentile, interpolated; of a statistic of kResamples resamples it
 // is the interval of the percentile bootstrap (Efron and Tibshirani, An Introduction to the
-// Bootstrap, 1993, chapter 13). Throws Error for no value.
+// Bootstrap, 1993, chapter 13). Throws Error for no value, and for one that is NaN.
 Interval percentile_interval(std::vector<double> values);
 
 // The 95 % interval of Student's t for the mean of values. Throws Error for fewer than two.

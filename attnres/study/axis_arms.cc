@@ -2,7 +2,18 @@
 
 #include <algorithm>
 
+#include "attnres/study/study_recipe.h"
+#include "attnres/support/error.h"
+
 namespace attnres {
+
+void require_grid(size_t series, size_t places) {
+  require(
+      series * places <= size_t{10} * kMostRuns,
+      "study.json: {} arms of an axis in {} combinations of the others are no grid's; leave the "
+      "figure along it out",
+      places, series);
+}
 
 AxisArms arms_along(const StudyData& data, size_t axis) {
   AxisArms out;
@@ -22,6 +33,7 @@ AxisArms arms_along(const StudyData& data, size_t axis) {
     if (std::find(keys.begin(), keys.end(), names) != keys.end()) continue;
     keys.push_back(names);
     AxisSeries& series = out.series.emplace_back();
+    require_grid(out.series.size(), out.names.size());
     series.label = data.label_without(arm, axis);
     for (const std::string& name : out.names) {
       names[axis] = name;

@@ -22,6 +22,10 @@ struct AxisArms {
   std::vector<std::optional<size_t>> baselines;
 };
 
+// Throws Error as require_grid.
 AxisArms arms_along(const StudyData& data, size_t axis);
+
+// Throws Error where so many series with as many places each are far more than a grid's.
+void require_grid(size_t series, size_t places);
 
 }  // namespace attnres

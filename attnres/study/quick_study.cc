@@ -5,14 +5,17 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "attnres/depth/mechanism.h"
 #include "attnres/depth/mechanisms/mechanisms.h"
+#include "attnres/report/run_data.h"
 #include "attnres/study/study_tuning.h"
 #include "attnres/support/error.h"
 #include "attnres/support/format.h"
 #include "attnres/support/machine.h"
 #include "attnres/support/nearest.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace {
@@ -61,9 +64,10 @@ StudyArm arm_of(const std::string& mechanism) {
 
 // As a study's file has it.
 Json quick_tuning(const Json& base) {
-  const int64_t steps = trial_steps(base.at("train").at("steps"));
+  const Recipe recipe = parse_recipe(base);
+  const int64_t steps = trial_steps(recipe.train.steps);
   return {{"key", "train.learning_rate"},
-          {"values", quick_rates_tried(base.at("model").at("width"))},
+          {"values", quick_rates_tried(recipe.model.width)},
           {"set", {{"train.steps", steps}, {"train.warmup", std::max<int64_t>(steps / 20, 1)}}}};
 }
 
@@ -355,9 +359,32 @@ Json quick_study_json(const StudyRecipe& study) {
   return json;
 }
 
+QuickNotes read_quick_notes(const StudyRecipe& study) {
+  const Json chosen = parse_json(study.chosen, "chosen");
+  QuickNotes notes;
+  if (const Json* reasons = find(chosen, "/for")) notes.reasons = *reasons;
+  if (const Json* sentences = find(chosen, "/sentences"); sentences && sentences->is_array()) {
+    for (const Json& sentence : *sentences) {
+      if (sentence.is_string()) notes.sentences.push_back(sentence);
+    }
+  }
+  const auto speed = [&](const Json* number) { return number ? measured_in(*number) : NAN; };
+  QuickSpeeds speeds = {.matmul = speed(find(chosen, "/speeds/matmul")),
+                        .copy = speed(find(chosen, "/speeds/copy")),
+                        .mixing = {}};
+  if (const Json* mixing = find(chosen, "/speeds/mixing"); mixing && mixing->is_object()) {
+    for (const auto& [mechanism, number] : mixing->items()) {
+      if (const double known = speed(&number); known >= 0) speeds.mixing[mechanism] = known;
+    }
+  }
+  if (speeds.matmul > 0 && speeds.copy > 0) notes.speeds = std::move(speeds);
+  return notes;
+}
+
 std::vector<std::string> mechanisms_of(const StudyRecipe& study) {
   const StudyAxis* mixing = study.find(kMixing);
-  require(study.name == kQuickName && mixing != nullptr,
+  require(study.name == kQuickName && mixing != nullptr && study.axes.size() == 1 &&
+              study.baseline.size() == 1,
           "the study {} is not one that compare made; choose another --out", study.name);
   std::vector<std::string> names;
   for (const StudyArm& arm : mixing->arms) names.push_back(arm.name);

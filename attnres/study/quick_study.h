@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,15 @@ StudyRecipe quick_study(const Json& base, const std::vector<std::string>& mechan
                         bool tune = false);
 // One that quick_study made, as read_study reads it from a file.
 Json quick_study_json(const StudyRecipe& study);
+// What compare keeps of its choice, in StudyRecipe::chosen. What is not there, or of another type,
+// is empty.
+struct QuickNotes {
+  Json reasons = {};  // what the choice was made for
+  std::optional<QuickSpeeds> speeds = {};
+  std::vector<std::string> sentences = {};
+};
+QuickNotes read_quick_notes(const StudyRecipe& study);
+
 // What it compares. Throws Error where quick_study has not made it.
 std::vector<std::string> mechanisms_of(const StudyRecipe& study);
 

@@ -13,6 +13,7 @@
 #include "attnres/study/study_recipe.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -57,7 +58,7 @@ double read_loss(const fs::path& file) {
   const Json json = read_json(file);
   const Json* loss = find(json, "/loss");
   require(loss && loss->is_number(), "{}: has no number \"loss\"", file.string());
-  return *loss;
+  return measured_in(*loss);
 }
 
 void read_run_folder(StudyData& data, size_t index) {
@@ -83,27 +84,27 @@ void read_run_folder(StudyData& data, size_t index) {
 
 std::optional<size_t> find_arm(const StudyArms& arms, const StudyRecord& study,
                                std::vector<std::string> names) {
-  auto found = std::find(arms.names.begin(), arms.names.end(), names);
+  auto found = arms.by_names.find(names);
   const auto rate = std::find(study.axes.begin(), study.axes.end(), kRateAxis);
-  if (found == arms.names.end() && rate != study.axes.end() && !study.tuning.is_null()) {
+  if (found == arms.by_names.end() && rate != study.axes.end() && !study.tuning.is_null()) {
     names[static_cast<size_t>(rate - study.axes.begin())] = kCommonRate;
-    found = std::find(arms.names.begin(), arms.names.end(), names);
+    found = arms.by_names.find(names);
   }
-  if (found == arms.names.end()) return std::nullopt;
-  return static_cast<size_t>(found - arms.names.begin());
+  if (found == arms.by_names.end()) return std::nullopt;
+  return found->second;
 }
 
 StudyArms compare_study(const StudyRecord& study) {
   StudyArms out;
-  const std::vector<bool> varying = varying_axes(study);
+  out.varying = varying_axes(study);
   for (size_t i = 0; i < study.runs.size(); ++i) {
     const StudyRunRecord& run = study.runs[i];
     if (run.is_trial) continue;
-    const auto found = std::find(out.names.begin(), out.names.end(), run.arms);
-    const auto arm = static_cast<size_t>(found - out.names.begin());
-    if (found == out.names.end()) {
+    const auto [found, is_new] = out.by_names.emplace(run.arms, out.names.size());
+    const size_t arm = found->second;
+    if (is_new) {
       out.names.push_back(run.arms);
-      out.arms.push_back({.label = label_of(run.arms, varying), .runs = {}});
+      out.arms.push_back({.label = label_of(run.arms, out.varying), .runs = {}});
     }
     out.arms[arm].runs.push_back(i);
     if (run.is_done() && !std::isnan(run.final_val_loss)) {
@@ -177,7 +178,7 @@ std::optional<size_t> StudyData::find_axis(const std::string& name) const {
 }
 
 std::string StudyData::label_without(size_t arm, std::optional<size_t> axis) const {
-  std::vector<bool> shown = varying_axes(study);
+  std::vector<bool> shown = arms.varying;
   if (axis) shown[*axis] = false;
   const bool any = std::find(shown.begin(), shown.end(), true) != shown.end();
   return any ? label_of(arms.names[arm], shown) : study.name;

@@ -22,6 +22,8 @@ struct Inspection;  // inspect/inspection.h
 struct StudyArms {
   std::vector<Arm> arms;                        // of all but trials; final losses of runs done
   std::vector<std::vector<std::string>> names;  // of each, one of each axis
+  std::map<std::vector<std::string>, size_t> by_names;
+  std::vector<bool> varying;  // the axes that have more than one arm
   std::vector<std::optional<size_t>> baselines;
   std::string baseline_axis;   // the first that has one; or ""
   std::string baseline_label;  // "residual"; or ""

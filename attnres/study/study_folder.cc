@@ -9,6 +9,7 @@
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
 #include "attnres/support/json.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -38,7 +39,7 @@ RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
   if (run.waits || !path_exists(folder.run_json())) return status;
   status.state = RunState::unfinished;
   const Json record = read_run_json(folder);
-  status.parameters = record.value("parameters", int64_t{0});
+  status.parameters = count_in(record.value("parameters", Json())).value_or(0);
   if (path_exists(folder.last())) status.saved = read_training_state(folder.last());
   if (status.saved && status.saved->step >= run.recipe.train.steps) {
     status.state = RunState::done;
@@ -132,7 +133,7 @@ int64_t logged_steps(const RunPaths& run) {
   if (end == std::string::npos || end == 0) return 0;
   const size_t begin = tail.rfind('\n', end - 1) + 1;
   const Json line = Json::parse(tail.substr(begin, end - begin), nullptr, false);
-  return line.is_object() ? line.value("step", int64_t{0}) : 0;
+  return line.is_object() ? count_in(line.value("step", Json())).value_or(0) : 0;
 }
 
 }  // namespace attnres

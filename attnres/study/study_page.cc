@@ -23,6 +23,7 @@
 #include "attnres/support/file.h"
 #include "attnres/support/format.h"
 #include "attnres/support/shell.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -322,7 +323,7 @@ std::string environment_section(const StudyData& data) {
 // How often a run goes over its text; NaN where its folder does not say.
 double passes_over_text(const StudyRunRecord& run, const RunData& folder) {
   const Json* tokens = find(folder.record, "/data/train_tokens");
-  return tokens && tokens->is_number() ? run.tokens / tokens->get<double>() : kNotMeasured;
+  return tokens ? run.tokens / measured_in(*tokens) : kNotMeasured;
 }
 
 std::string caution_of_repeated_text(const StudyData& data) {

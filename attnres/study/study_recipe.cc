@@ -82,30 +82,37 @@ StudyArm read_arm(const std::string& path, const std::string& name, Json setting
 
 // Throws UsageError unless every arm begins anew in the end.
 void check_chains(const std::string& path, const StudyAxis& axis) {
+  std::set<const StudyArm*> ends;  // that are known to begin anew in the end
   for (const StudyArm& arm : axis.arms) {
     if (arm.from.empty()) continue;
     require_usage(axis.find(arm.from) != nullptr,
                   "{}.{}: from: the axis has no arm {}; the nearest is {}", path, arm.name,
                   one_line(arm.from), nearest(arm.from, names_of(axis.arms)));
     const StudyArm* at = &arm;
-    for (size_t links = 0; at != nullptr && !at->from.empty(); ++links) {
+    for (size_t links = 0; at != nullptr && !at->from.empty() && !ends.contains(at); ++links) {
       require_usage(links < axis.arms.size(),
                     "{}.{}: from: these arms begin with each other in a circle; let one of them "
                     "begin anew",
                     path, arm.name);
       at = axis.find(at->from);
     }
+    ends.insert(&arm);
   }
 }
 
 std::vector<StudyAxis> read_axes(const Json& axes) {
+  require_usage(axes.size() <= kMostAxes, "axes: a study has {} axes at most, this has {}",
+                kMostAxes, axes.size());
   std::vector<StudyAxis> out;
   std::string chained;
+  int64_t combinations = 1;
   for (const auto& [name, arms] : axes.items()) {
     const std::string path = "axes." + name;
     check_name("axes", name);
     if (!arms.is_object()) detail::wrong_type(path, "an object of arms", arms);
     require_usage(!arms.empty(), "{}: an axis without arms has no runs; give it some", path);
+    combinations *= std::ssize(arms);
+    require_usage(combinations <= kMostRuns, "axes: the grid has more than {} runs", kMostRuns);
     StudyAxis& axis = out.emplace_back(StudyAxis{name, {}});
     for (const auto& [arm, settings] : arms.items()) {
       check_name(path, arm);
@@ -133,12 +140,16 @@ std::set<std::string> keys_set_by(const StudyAxis& axis) {
 }
 
 void require_apart(const std::vector<StudyAxis>& axes) {
-  for (size_t i = 1; i < axes.size(); ++i) {
-    const std::vector<StudyAxis> before(axes.begin(), axes.begin() + static_cast<ptrdiff_t>(i));
-    for (const std::string& key : keys_set_by(axes[i])) {
-      const StudyAxis* other = axis_that_sets(before, key);
-      require_usage(other == nullptr, "axes.{} and axes.{} both set {}; give each key to one axis",
-                    other ? other->name : "", axes[i].name, key);
+  std::vector<std::set<std::string>> keys;  // by axis
+  for (const StudyAxis& axis : axes) {
+    const std::set<std::string>& own = keys.emplace_back(keys_set_by(axis));
+    for (const std::string& key : own) {
+      for (size_t i = 0; i + 1 < keys.size(); ++i) {
+        require_usage(std::none_of(keys[i].begin(), keys[i].end(),
+                                   [&](const std::string& other) { return overlap(other, key); }),
+                      "axes.{} and axes.{} both set {}; give each key to one axis", axes[i].name,
+                      axis.name, key);
+      }
     }
   }
 }
@@ -157,6 +168,8 @@ std::vector<std::pair<std::string, std::string>> read_baseline(const StudyRecipe
 // The list, as JSON.
 std::string read_figures(const Json& figures) {
   if (!figures.is_array()) detail::wrong_type("figures", "a list of objects", figures);
+  require_usage(figures.size() <= kMostFigures, "figures: a page has {} at most, this has {}",
+                kMostFigures, figures.size());
   for (size_t i = 0; i < figures.size(); ++i) {
     const std::string path = fmt::format("figures[{}]", i);
     const Json& figure = figures[i];
@@ -245,7 +258,10 @@ std::string key_of(const std::string& assignment) {
 }
 
 bool overlap(const std::string& key, const std::string& other) {
-  return (key + ".").starts_with(other + ".") || (other + ".").starts_with(key + ".");
+  const auto& [shorter, longer] =
+      std::minmax(key, other, [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  return longer.starts_with(shorter) &&
+         (longer.size() == shorter.size() || longer[shorter.size()] == '.');
 }
 
 const StudyAxis* axis_that_sets(const std::vector<StudyAxis>& axes, const std::string& key) {

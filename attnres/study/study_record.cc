@@ -5,16 +5,20 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "attnres/study/study_recipe.h"
 #include "attnres/support/error.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace {
+
+constexpr size_t kMostRecords = 2 * kMostRuns;  // with trials
 
 constexpr std::array kRunStates = {"waiting", "missing", "unfinished",
                                    "done",    "failed",  "diverged"};  // in the order of RunState
 
 Json whole_or_null(double value) {
-  return std::isfinite(value) ? Json(std::llround(value)) : Json();
+  return std::abs(value) < 0x1p63 ? Json(std::llround(value)) : Json();
 }
 
 std::string text_of(const Json& object, const char* key) {
@@ -24,12 +28,12 @@ std::string text_of(const Json& object, const char* key) {
 
 double number_of(const Json& object, const char* key) {
   const auto found = object.find(key);
-  return found != object.end() && found->is_number() ? found->get<double>() : kNotMeasured;
+  return found == object.end() ? kNotMeasured : measured_in(*found);
 }
 
-int64_t whole_of(const Json& object, const char* key) {
+int64_t count_of(const Json& object, const char* key) {
   const auto found = object.find(key);
-  return found == object.end() ? 0 : whole_number(*found).value_or(0);
+  return found == object.end() ? 0 : count_in(*found).value_or(0);
 }
 
 std::vector<std::string> texts_of(const Json& object, const char* key) {
@@ -54,8 +58,9 @@ RunState state_named(const std::string& name) {
 }
 
 bool is_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
+  constexpr size_t kLongest = 255;
+  return !name.empty() && name.size() <= kLongest && name != "." && name != ".." &&
+         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
 StudyRunRecord parse_run(const Json& json, const std::vector<std::string>& axes,
@@ -66,12 +71,12 @@ StudyRunRecord parse_run(const Json& json, const std::vector<std::string>& axes,
   StudyRunRecord run;
   run.name = text_of(json, "name");
   for (const std::string& axis : axes) run.arms.push_back(text_of(arms, axis.c_str()));
-  run.seed = whole_of(json, "seed");
+  run.seed = count_of(json, "seed");
   run.is_trial = text_of(json, "role") == "trial";
   run.state = state_named(text_of(json, "state"));
-  run.step = whole_of(json, "step");
-  run.steps = whole_of(json, "steps");
-  run.parameters = whole_of(json, "parameters");
+  run.step = count_of(json, "step");
+  run.steps = count_of(json, "steps");
+  run.parameters = count_of(json, "parameters");
   run.tokens = number_of(json, "tokens");
   run.flops = number_of(json, "flops");
   run.from = text_of(json, "from");
@@ -79,7 +84,7 @@ StudyRunRecord parse_run(const Json& json, const std::vector<std::string>& axes,
   run.peak_bytes = number_of(json, "peak_bytes");
   run.final_val_loss = number_of(json, "final_val_loss");
   run.best_val_loss = number_of(json, "best_val_loss");
-  run.best_step = whole_of(json, "best_step");
+  run.best_step = count_of(json, "best_step");
   run.error = text_of(json, "error");
   return run;
 }
@@ -135,11 +140,15 @@ Json study_json(const StudyRecord& study) {
 StudyRecord parse_study_json(const Json& json, const std::string& what) {
   require(json.is_object() && json.contains("runs") && json["runs"].is_array(),
           "{}: not a study's: it has no list \"runs\"", what);
+  require(json["runs"].size() <= kMostRecords, "{}: it has {} runs; a study has {} at most", what,
+          json["runs"].size(), kMostRecords);
   StudyRecord study;
   study.name = text_of(json, "study");
   study.question = text_of(json, "question");
   study.claim = text_of(json, "claim");
   study.axes = texts_of(json, "axes");
+  require(study.axes.size() <= kMostAxes, "{}: it has {} axes; a study has {} at most", what,
+          study.axes.size(), kMostAxes);
   const Json baseline = object_of(json, "baseline");
   for (const auto& [axis, arm] : baseline.items()) {
     if (arm.is_string()) study.baseline[axis] = arm;
@@ -148,10 +157,12 @@ StudyRecord parse_study_json(const Json& json, const std::string& what) {
     for (const Json& figure : *figures) {
       if (figure.is_object()) study.figures.push_back(figure);
     }
+    require(study.figures.size() <= kMostFigures, "{}: it has {} figures; a study has {} at most",
+            what, study.figures.size(), kMostFigures);
   }
   study.data = texts_of(json, "data");
   study.validation = texts_of(json, "validation");
-  study.threads = static_cast<int>(whole_of(json, "threads"));
+  study.threads = static_cast<int>(std::min<int64_t>(count_of(json, "threads"), INT32_MAX));
   if (const std::string device = text_of(json, "device"); !device.empty()) study.device = device;
   study.tuning = object_of(json, "tuning");
   study.chosen = object_of(json, "chosen");

@@ -9,6 +9,7 @@
 
 #include "attnres/plots/html.h"
 #include "attnres/support/format.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace {
@@ -18,7 +19,7 @@ constexpr size_t kFew = 4;  // values that are all named
 using Format = std::string (*)(double);
 
 std::string whole(double value) {
-  return format_whole(static_cast<int64_t>(value));
+  return std::abs(value) <= 0x1p53 ? format_whole(static_cast<int64_t>(value)) : "?";
 }
 std::string plain(double value) {
   return fmt::format("{:g}", value);
@@ -47,7 +48,8 @@ class Records {
     std::set<double> values;
     for (const Json* record : records_) {
       const Json* value = find(*record, pointer);
-      if (value && value->is_number()) values.insert(value->get<double>());
+      const double number = value ? measured_in(*value) : kNotMeasured;
+      if (!std::isnan(number)) values.insert(number);
     }
     return values;
   }

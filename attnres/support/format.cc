@@ -25,7 +25,7 @@ std::string scaled(double value, double step, std::span<const std::string_view> 
 }  // namespace
 
 std::string format_duration(double seconds) {
-  if (!std::isfinite(seconds)) return "?";
+  if (!(std::abs(seconds) < 0x1p63)) return "?";
   // Each limit is where rounding would reach the next form: no "60s", no "1000ms".
   if (seconds < 0.9995) return fmt::format("{:.0f}ms", seconds * 1e3);
   if (seconds < 9.95) return fmt::format("{:.1f}s", seconds);

@@ -138,10 +138,13 @@ TEST(DocumentReader, ReadsWhatTheirToolsRead) {
   const fs::path folder = fresh_folder("files");
   write_text(folder / "padded.txt.gz", gzipped("text") + std::string(512, '\0'));
   EXPECT_THAT(texts_of(read_all(folder / "padded.txt.gz")), ElementsAre("text"));
-  // As zstd --long=28 and above write: of a length that is not known at the beginning.
+}
+
+// As zstd --long=LOG writes: of a length that is not known at the beginning.
+std::string long_zstd(const std::string& text, int log) {
   ZSTD_CCtx* const context = ZSTD_createCCtx();
-  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 28);
-  const std::string text = many_lines();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, log);
+  ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, 1);
   std::string bytes(2 * ZSTD_compressBound(text.size()), '\0');
   ZSTD_inBuffer from = {text.data(), text.size() / 2, 0};
   ZSTD_outBuffer to = {bytes.data(), bytes.size(), 0};
@@ -149,8 +152,28 @@ TEST(DocumentReader, ReadsWhatTheirToolsRead) {
   from.size = text.size();
   EXPECT_EQ(ZSTD_compressStream2(context, &to, &from, ZSTD_e_end), 0U);
   ZSTD_freeCCtx(context);
-  write_text(folder / "long.txt.zst", bytes.substr(0, to.pos));
-  EXPECT_THAT(texts_of(read_all(folder / "long.txt.zst")), ElementsAre(text));
+  return bytes.substr(0, to.pos);
+}
+
+TEST(DocumentReader, TakesMemoryForZstdAsTheFileIsLong) {
+  const fs::path file = fresh_folder("files") / "long.txt.zst";
+  write_text(file, long_zstd(many_lines(), 27));
+  EXPECT_THAT(texts_of(read_all(file)), ElementsAre(many_lines()));
+  write_text(file, long_zstd(many_lines(), 28));
+  EXPECT_THAT(message_of<Error>([&] { read_all(file); }),
+              AllOf(HasSubstr("long.txt.zst"), HasSubstr("more than 128 MiB of memory")));
+  // Letters that hardly pack, 2^25 bytes of file and more.
+  std::string text(size_t{48} << 20, 'a');
+  uint64_t state = 1;
+  for (char& c : text) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    c = static_cast<char>('!' + (state >> 58));
+  }
+  write_text(file, long_zstd(text, 28));
+  ASSERT_GE(fs::file_size(file), uint64_t{1} << 25);
+  std::string whole;
+  for (const std::string& piece : texts_of(read_all(file))) whole += piece;
+  EXPECT_TRUE(whole == text);
 }
 
 TEST(FindDocumentFiles, TakesFilesFoldersAndPatterns) {

@@ -65,6 +65,23 @@ fs::path put_file(const std::string& name, std::string_view bytes) {
   return path;
 }
 
+void put_files(std::string_view input, const std::vector<std::string>& names) {
+  clear_fuzz_folder();
+  const auto parts = parts_of(input, names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    fs::create_directories((fuzz_folder() / names[i]).parent_path());
+    put_file(names[i], parts[i]);
+  }
+}
+
+std::string joined_files(const fs::path& folder, const std::vector<std::string>& names) {
+  std::vector<std::string> parts;
+  for (const std::string& name : names) {
+    parts.push_back(path_exists(folder / name) ? read_file(folder / name) : "");
+  }
+  return joined_inputs(parts);
+}
+
 std::string repository_file(const std::string& path) {
   return read_file(fs::path(ATTNRES_SOURCE_DIR) / path);
 }

@@ -19,6 +19,12 @@ void clear_fuzz_folder();
 // A file in it, in place of an earlier one; an empty one is not there.
 std::filesystem::path put_file(const std::string& name, std::string_view bytes);
 
+// Empties the folder, and puts each part of an input in it under its name, which may have folders.
+void put_files(std::string_view input, const std::vector<std::string>& names);
+// Files of a folder as such an input; those that are not there are empty.
+std::string joined_files(const std::filesystem::path& folder,
+                         const std::vector<std::string>& names);
+
 // A file of the repository, and all of a kind.
 std::string repository_file(const std::string& path);
 std::vector<std::string> repository_files(const std::string& folder, const std::string& name_end);

@@ -10,7 +10,6 @@
 #include "attnres/data/tokenize_files.h"
 #include "attnres/data/training_tokens.h"
 #include "attnres/data/verify_tokens.h"
-#include "attnres/support/file.h"
 #include "attnres/text/bytes.h"
 #include "tests/fuzz/fuzz_inputs.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -24,8 +23,7 @@ const std::vector<std::string> kFiles = {"tokens.json", "tokens-00000.bin", "tok
                                          "tokens-00001.bin", "tokens-00001.ends"};
 
 void run(std::string_view input) {
-  const auto parts = parts_of(input, kFiles.size());
-  for (size_t i = 0; i < kFiles.size(); ++i) put_file(kFiles[i], parts[i]);
+  put_files(input, kFiles);
   const TokenIndex index = read_token_index(fuzz_folder());
   index.hash();
   attempt([] { verify_token_folder(fuzz_folder()); });
@@ -46,11 +44,7 @@ std::string seed_of(const ChatTemplate* chat, const std::string& line) {
                   .chat = chat,
                   .tokens_a_file = 8},
                  ByteTokenizer());
-  std::vector<std::string> parts;
-  for (const std::string& file : kFiles) {
-    parts.push_back(path_exists(out / file) ? read_file(out / file) : "");
-  }
-  return joined_inputs(parts);
+  return joined_files(out, kFiles);
 }
 
 std::vector<std::string> seeds() {

@@ -76,6 +76,17 @@ TEST(Inspection, LeavesOutWhatAModelDoesNotHave) {
   EXPECT_THAT(keys_of(json.at("effects")), ElementsAre("loss", "layers", "sublayers"));
 }
 
+TEST(Inspection, TakesNoNumberThatWouldOverflow) {
+  const Inspection read = read_inspection(
+      Json{{"effects", {{"loss", 1e200}, {"layers", {{{"layer", 1LL << 40}, {"change", "a"}}}}}},
+           {"mixing_matrices", {{{"mean", {{1e101, 2}}}}}}},
+      "x");
+  EXPECT_TRUE(std::isnan(read.effects->loss));
+  EXPECT_EQ(read.effects->layers.at(0).layer, 0);
+  EXPECT_TRUE(std::isnan(read.mixing_matrices.at(0).mean.at(0).at(0)));
+  EXPECT_EQ(read.mixing_matrices.at(0).mean.at(0).at(1), 2);
+}
+
 TEST(Inspection, RefusesTokensThatTheModelLacks) {
   const Transformer model = small_model(residual(), {.vocab_size = 50});
   const std::vector<int32_t> tokens = {1, 2, 50};

@@ -225,6 +225,7 @@ TEST(Schedule, WaitsForWhatIsOnItsWay) {
 
 TEST(Schedule, RefusesSizesThatAreNone) {
   EXPECT_THROW(interleaved_1f1b({0, 1}, 1), UsageError);
+  EXPECT_THROW(interleaved_1f1b({1024, 2}, 1 << 24), UsageError);
   EXPECT_THROW(interleaved_1f1b({1, 0}, 1), UsageError);
   EXPECT_THROW(interleaved_1f1b({1, 1}, 0), UsageError);
 }

@@ -49,6 +49,13 @@ TEST(Cluster, RefusesWhatIsNone) {
               HasSubstr("devices: expected a whole number from 1"));
   EXPECT_THAT(refusal([](Json& json) { json["devices"] = -4; }), HasSubstr("got -4"));
   EXPECT_THAT(refusal([](Json& json) { json["devices"] = 2.5; }), HasSubstr("a whole number"));
+  EXPECT_EQ(refusal([](Json& json) { json["devices"] = 262144; }), "");
+  EXPECT_THAT(refusal([](Json& json) { json["devices"] = 262145; }),
+              HasSubstr("devices: expected a whole number from 1 to 262144"));
+  EXPECT_THAT(refusal([](Json& json) { json["device"]["bandwidth"] = 1e-300; }),
+              HasSubstr("device.bandwidth: expected 1e-30 to 1e+30, got 1e-300"));
+  EXPECT_THAT(refusal([](Json& json) { json["within_node"]["latency"] = 1e300; }),
+              HasSubstr("within_node.latency: expected 1e-30 to 1e+30"));
   EXPECT_THAT(refusal([](Json& json) { json.erase("devices_per_node"); }),
               HasSubstr("devices_per_node"));
   EXPECT_THAT(refusal([](Json& json) { json["device"]["memory"] = -80e9; }),
@@ -120,6 +127,39 @@ TEST(Layout, LiesOnNodesRankByRank) {
   EXPECT_FALSE(share_node(layout, cluster, 1, 2));
   layout.data = 2;
   EXPECT_TRUE(share_node(layout, cluster, 1, 2));
+}
+
+// Against every pair of processes that talk to each other.
+TEST(Layout, LiesOnNodesAsItsProcessesDo) {
+  for (const int64_t node : {1, 2, 3, 4, 5, 6, 8, 12, 64}) {
+    const Cluster cluster = small_cluster(64, node);
+    for (const int64_t data : {1, 2, 3, 5}) {
+      for (const int ranks : {1, 2, 3, 4}) {
+        for (const int64_t tensor : {1, 2, 3}) {
+          const Layout layout = {.data = data, .size = {ranks, 1}, .tensor = tensor};
+          bool groups = true;
+          for (int a = 0; a < ranks; ++a) {
+            for (int b = 0; b < ranks; ++b) {
+              bool together = true;
+              for (int64_t replica = 0; replica < data; ++replica) {
+                for (int64_t process = 0; process < tensor; ++process) {
+                  const auto node_of = [&](int rank, int64_t number) {
+                    return ((replica * ranks + rank) * tensor + number) / node;
+                  };
+                  together = together && node_of(a, process) == node_of(b, process);
+                  groups = groups && node_of(a, process) == node_of(a, 0);
+                }
+              }
+              EXPECT_EQ(share_node(layout, cluster, a, b), together)
+                  << layout.describe() << " on nodes of " << node << ": " << a << ", " << b;
+            }
+          }
+          EXPECT_EQ(tensor_groups_share_node(layout, cluster), groups)
+              << layout.describe() << " on nodes of " << node;
+        }
+      }
+    }
+  }
 }
 
 TEST(Layout, LargerThanTheClusterIsRefused) {

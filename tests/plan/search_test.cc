@@ -91,5 +91,15 @@ TEST(Search, PlansThousandsOfDevices) {
   }
 }
 
+TEST(Search, PlansAsManyDevicesAsThereMayBe) {
+  const PlannedModel model(
+      small_plan_recipe(blocks_of(2), 4, Json::object(),
+                        {{"batch_size", 1 << 16}, {"accumulate", 1 << 16}, {"context", 256}}));
+  const SearchResult result = search_layouts(model, with_memory(80e9, 1 << 18), 1);
+  ASSERT_EQ(result.best.size(), 1u);
+  EXPECT_LE(result.best[0].layout.processes(), 1 << 18);
+  EXPECT_GT(result.best[0].layout.processes(), 1 << 10);
+}
+
 }  // namespace
 }  // namespace attnres::testing::search_test

@@ -115,6 +115,12 @@ TEST(LinePlot, LogarithmicAxesHaveTicksInNarrowRanges) {
   }
 }
 
+TEST(LinePlot, LogarithmicAxesHaveTicksBetweenNeighbours) {
+  LinePlot plot{.alt = "test", .log_x = true, .log_y = true};
+  plot.curves.push_back({{1, std::nextafter(1.0, 2.0)}, {1, std::nextafter(1.0, 2.0)}, {}});
+  EXPECT_THAT(draw(plot, "p"), HasSubstr(">1<"));
+}
+
 TEST(LinePlot, BarsWidenTheAxis) {
   LinePlot plot{.alt = "test"};
   plot.curves.push_back({{0, 1}, {1, 2}, line_style(0)});
@@ -265,6 +271,15 @@ TEST(HeatMap, PrintsItsNumbersAndLeavesBlanks) {
     EXPECT_THAT(svg, HasSubstr(number));
   }
   EXPECT_EQ(count(svg, "<polygon"), 4);
+}
+
+TEST(HeatMap, RefusesMoreCellsThanAreSeen) {
+  HeatMap map{.alt = "test", .column_names = {"0"}};
+  map.row_names.resize(kMostCells + 1);
+  map.values.assign(kMostCells + 1, {0.5});
+  EXPECT_THROW(draw(map, "p"), Error);
+  EXPECT_TRUE(fits_heat_map(kMostCells, kMostCells));
+  EXPECT_FALSE(fits_heat_map(1, kMostCells + 1));
 }
 
 TEST(HeatMap, NamesItsRowsWhereTheNameHasRoom) {

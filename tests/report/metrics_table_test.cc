@@ -1,5 +1,6 @@
 #include "attnres/report/metrics_table.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "attnres/support/error.h"
@@ -34,6 +35,16 @@ TEST(MetricsTable, HasALineForEachStepOfEachRun) {
   ASSERT_EQ(table.notes.size(), 2u);
   EXPECT_THAT(table.notes[0], HasSubstr("two, three: no probes.jsonl"));
   EXPECT_THAT(table.notes[1], HasSubstr("two, three: metrics.jsonl: 1 line skipped"));
+}
+
+TEST(MetricsTable, HasNoMoreColumnsThanAreRead) {
+  const auto folder = fresh_folder("metrics table");
+  const auto run = FakeRun().write(folder / "run");
+  Json line = {{"step", 1}};
+  for (int i = 0; i < 10'000; ++i) line[fmt::format("k{}", i)] = i;
+  write_text(run / "metrics.jsonl", line.dump() + "\n");
+  EXPECT_THAT(message_of<Error>([&] { metrics_table({run}); }),
+              HasSubstr("more than 10000 things"));
 }
 
 TEST(MetricsTable, RefusesWhatIsNoRun) {

@@ -82,6 +82,10 @@ TEST(FitPowerLaw, RefusesTooFewBudgets) {
   EXPECT_THAT(fit({{1, 2}, {2, 1.9}, {0, 1.8}}), ThrowsMessage<Error>(HasSubstr("above 0")));
   EXPECT_THAT(fit({{1, 2}, {2, 1.9}, {3, NAN}}), ThrowsMessage<Error>(HasSubstr("above 0")));
   EXPECT_NO_THROW(fit({{1, 2}, {2, 1.9}, {4, 1.8}})());
+  // So near each other that their logarithms are the same.
+  const double second = std::nextafter(7e9, 8e9), third = std::nextafter(second, 8e9);
+  EXPECT_THAT(fit({{7e9, 2}, {second, 1.9}, {third, 1.8}}),
+              ThrowsMessage<Error>(HasSubstr("different budgets are too few")));
 }
 
 // The paper's own curves, and its own words: 1.25 times at 5.6 PFLOP/s-days.

@@ -249,6 +249,18 @@ TEST_F(ReportTest, DrawsTheScheduleOfProcesses) {
   write_text(run / "trace.json", trace.substr(0, trace.size() / 2));
   EXPECT_FALSE(has(page({run}), "Schedule of processes"));
   EXPECT_THAT(summary_.notes, Contains(HasSubstr("trace.json cannot be read")));
+  // Numbers that are none of a rank, stage or block.
+  std::string other = trace;
+  for (const auto& [from, to] : {std::pair("\"rank\":1", "\"rank\":2147483647"),
+                                 {"\"last\":4", "\"last\":-9e99"},
+                                 {"block 1", "block 99999999999999999999"},
+                                 {"\"id\":0", "\"id\":\"a\""}}) {
+    for (size_t at = 0; (at = other.find(from, at)) != std::string::npos; ++at) {
+      other.replace(at, std::string(from).size(), to);
+    }
+  }
+  write_text(run / "trace.json", other);
+  EXPECT_TRUE(has(page({run}), "b99999999999999999999"));
   write_text(run / "trace.json", R"({"stages":7})");
   EXPECT_FALSE(has(page({run}), "Schedule of processes"));
 }

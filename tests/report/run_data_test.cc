@@ -105,6 +105,47 @@ TEST(ReadRuns, AValueThatIsNotFiniteIsNotMeasured) {
   EXPECT_THAT(run.notes, Contains("no finite training loss"));
 }
 
+// What would overflow where it is drawn or summed up.
+TEST(ReadRuns, ANumberThatNobodyMeasuresIsNotMeasured) {
+  const fs::path path = FakeRun{.steps = 5}.write(folder("run"));
+  write_text(path / "run.json",
+             R"({"recipe":{"train":{"steps":9223372036854775807}},"diverged":{"step":-3}})");
+  write_text(
+      path / "metrics.jsonl",
+      "{\"step\": 1, \"loss\": 1e101, \"val_loss\": 2, \"tokens\": 1e17, \"seconds\": 1e300}\n"
+      "{\"step\": 9223372036854775807, \"loss\": 1}\n{\"step\": -1, \"loss\": 1}\n");
+  write_text(
+      path / "probes.jsonl",
+      "{\"step\": 1, \"site\": 4095, \"name\": \"a\", \"value\": [0.5, 1e200]}\n"
+      "{\"step\": 1, \"site\": 4096, \"name\": \"a\", \"value\": 1}\n"
+      "{\"step\": 1, \"site\": 0, \"name\": \"a\", \"value\": [1" +
+          [] {
+            std::string more;
+            for (int i = 0; i < 2048; ++i) more += ",1";
+            return more;
+          }() +
+          "]}\n");
+  const RunData run = read_runs({path}).at(0);
+  ASSERT_THAT(steps(run), ElementsAre(1));
+  EXPECT_TRUE(std::isnan(run.metrics[0].loss));
+  EXPECT_TRUE(std::isnan(run.metrics[0].tokens));
+  EXPECT_TRUE(std::isnan(run.metrics[0].seconds));
+  EXPECT_EQ(run.metrics[0].val_loss, 2);
+  EXPECT_FALSE(run.diverged_at);
+  const SiteValues& sites = run.probes.at("a").at(1);
+  ASSERT_EQ(sites.size(), 1u);
+  EXPECT_EQ(sites.at(4095).at(0), 0.5);
+  EXPECT_TRUE(std::isnan(sites.at(4095).at(1)));
+}
+
+TEST(ReadRuns, ATraceThatNestsWithoutAnEndIsNone) {
+  const fs::path path = FakeRun{.steps = 5}.write(folder("run"));
+  write_text(path / "trace.json", std::string(100000, '[') + std::string(100000, ']'));
+  const RunData run = read_runs({path}).at(0);
+  EXPECT_TRUE(run.trace.is_null());
+  EXPECT_THAT(run.notes, Contains("trace.json cannot be read"));
+}
+
 TEST(ReadRuns, NamesMissingParts) {
   const fs::path path = folder("run");
   fs::remove_all(path);

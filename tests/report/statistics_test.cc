@@ -84,6 +84,8 @@ TEST(PairsNeeded, GoesFromTwoToVeryMany) {
   EXPECT_EQ(pairs_needed(1, 1e-9), 2);
   // So many that the normal approximation holds: (1.95996 + 0.84162)^2 for each squared ratio.
   EXPECT_NEAR(double(pairs_needed(0.005, 1)), 7.848880 * 200 * 200, 10);
+  EXPECT_EQ(pairs_needed(0.005, 2), kMostPairs);
+  EXPECT_EQ(pairs_needed(0.005, 1e100), kMostPairs);
   EXPECT_THROW(pairs_needed(0, 1), Error);
   EXPECT_THROW(pairs_needed(1, NAN), Error);
 }
@@ -95,6 +97,7 @@ TEST(PercentileInterval, InterpolatesTheMiddle95Percent) {
   EXPECT_DOUBLE_EQ(percentile_interval(values).high, 39);
   EXPECT_DOUBLE_EQ(percentile_interval({3, 5}).low, 3.05);
   EXPECT_EQ(percentile_interval({2}).high, 2);
+  EXPECT_THROW(percentile_interval({2, NAN}), Error);
 }
 
 TEST(Resample, DrawsEveryIndexEquallyOften) {

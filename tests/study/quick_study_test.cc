@@ -183,6 +183,44 @@ TEST(QuickStudy, TunesEachMechanismByItself) {
   EXPECT_EQ(quick_study_json(read_study(file)), quick_study_json(study));
 }
 
+// What stands in a file that others have changed.
+TEST(QuickStudy, ReadsItsNotesAsFarAsTheyAreSome) {
+  StudyRecipe study = quick_study(choose_quick_study(aims(3600), kSpeed).base, {"residual"}, 1);
+  study.chosen =
+      R"({"for":{"seconds":60},"speeds":{"matmul":1e9,"copy":2e9,"mixing":{"residual":3,"a":"b"}},)"
+      R"("sentences":["One.",2]})";
+  const QuickNotes notes = read_quick_notes(study);
+  EXPECT_EQ(notes.reasons, (Json{{"seconds", 60}}));
+  EXPECT_EQ(notes.sentences, std::vector<std::string>{"One."});
+  ASSERT_TRUE(notes.speeds);
+  EXPECT_EQ(notes.speeds->copy, 2e9);
+  EXPECT_EQ(notes.speeds->mixing, (std::map<std::string, double>{{"residual", 3}}));
+  for (const char* other : {"null", "[]", "7", R"({"speeds":3})", R"({"speeds":{"matmul":1e9}})",
+                            R"({"speeds":{"matmul":"fast","copy":1}})",
+                            R"({"speeds":{"matmul":0,"copy":1}})", R"({"sentences":{"a":1}})"}) {
+    study.chosen = other;
+    EXPECT_FALSE(read_quick_notes(study).speeds) << other;
+    EXPECT_TRUE(read_quick_notes(study).sentences.empty()) << other;
+  }
+}
+
+TEST(QuickStudy, IsNoOtherStudy) {
+  const StudyRecipe study =
+      quick_study(choose_quick_study(aims(3600), kSpeed).base, {"residual", "lime"}, 1);
+  StudyRecipe other = study;
+  other.baseline.clear();
+  EXPECT_THAT(message_of<Error>([&] { mechanisms_of(other); }), HasSubstr("not one that compare"));
+  other = study;
+  other.axes.push_back({"size", {{.name = "s", .overrides = {}}}});
+  EXPECT_THAT(message_of<Error>([&] { mechanisms_of(other); }), HasSubstr("not one that compare"));
+  // A recipe that leaves out what has a default, and one that is none.
+  EXPECT_TRUE(quick_study(Json::object(), {"residual"}, 1, /*tune=*/true).tune);
+  EXPECT_THAT(message_of<UsageError>([] {
+                quick_study({{"train", 3}}, {"residual"}, 1, /*tune=*/true);
+              }),
+              HasSubstr("train"));
+}
+
 // By the formula that docs/studies.md gives.
 TEST(QuickStudy, HasTheLearningRateThatItSays) {
   for (const int64_t width : {32, 128, 512}) {

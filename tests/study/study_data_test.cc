@@ -2,12 +2,16 @@
 
 #include <gmock/gmock.h>
 
+#include "attnres/study/axis_arms.h"
+#include "attnres/support/error.h"
 #include "tests/study/planted_study.h"
 
 namespace attnres::testing::study_data_test {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 StudyArms compared(const Json& study) {
   return compare_study(parse_study_json(study, "study.json"));
@@ -48,6 +52,26 @@ TEST(CompareStudy, LeavesOutTrialsAndWhatIsNotDone) {
   EXPECT_EQ(arms.arms[1].difference.pairs, 1u);
   EXPECT_EQ(arms.arms[1].difference.verdict, "one seed cannot tell");
   EXPECT_EQ(arms.arms[3].difference.pairs, 3u);
+}
+
+// Each arm of one axis with another of the other: no grid, and a square of places.
+TEST(ArmsAlong, RefusesWhatIsNoGrid) {
+  const auto study = [](int arms) {
+    Json json = {{"study", "s"}, {"axes", {"a", "b"}}, {"runs", Json::array()}};
+    for (int i = 0; i < arms; ++i) {
+      const std::string name = std::to_string(i);
+      json["runs"].push_back({{"name", name}, {"arms", {{"a", name}, {"b", name}}}});
+    }
+    StudyData data;
+    data.study = parse_study_json(json, "study.json");
+    data.arms = compare_study(data.study);
+    return data;
+  };
+  const AxisArms few = arms_along(study(3), 0);
+  EXPECT_EQ(few.names.size(), 3u);
+  EXPECT_EQ(few.series.at(1).arms, (std::vector<std::optional<size_t>>{{}, 1, {}}));
+  EXPECT_THAT([&] { arms_along(study(400), 0); },
+              ThrowsMessage<Error>(HasSubstr("400 arms of an axis")));
 }
 
 TEST(CompareStudy, TakesResidualWhereNoBaselineIsNamed) {

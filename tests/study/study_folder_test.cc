@@ -62,6 +62,8 @@ TEST_F(StudyFolder, TellsHowFarRunsAre) {
   EXPECT_EQ(logged_steps(paths_.run(all[2].name)), 0);
   attnres::write_text(paths_.run(all[2].name).metrics(), "{\"step\": 7}\n{\"step\": 8}\n{\"st");
   EXPECT_EQ(logged_steps(paths_.run(all[2].name)), 8);
+  attnres::write_text(paths_.run(all[2].name).metrics(), "{\"step\": \"many\"}\n");
+  EXPECT_EQ(logged_steps(paths_.run(all[2].name)), 0);
 }
 
 TEST_F(StudyFolder, TellsThatRunsDiverged) {

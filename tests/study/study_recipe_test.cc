@@ -1,5 +1,6 @@
 #include "attnres/study/study_recipe.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "attnres/study/study_grid.h"
@@ -228,6 +229,30 @@ TEST(StudyRecipe, RefusesWhatWouldUndoAnArm) {
   study = tiny_study();
   study["axes"]["mixing"]["block"]["train.seed"] = 3;
   EXPECT_THAT(error_of(study), HasSubstr("train.seed is set by \"seeds\""));
+}
+
+TEST(StudyRecipe, HasNoMoreThanItCanTrainAndDraw) {
+  Json study = tiny_study();
+  for (int i = 0; i < 32; ++i) study["axes"][fmt::format("a{}", i)] = {{"x", Json::object()}};
+  EXPECT_THAT(error_of(study), HasSubstr("axes: a study has 32 axes at most, this has 33"));
+  study = tiny_study();
+  for (int i = 0; i < 10'000; ++i) study["axes"]["mixing"][fmt::format("a{}", i)] = Json::object();
+  EXPECT_THAT(error_of(study), HasSubstr("axes: the grid has more than 10000 runs"));
+  study = tiny_study();
+  study["figures"] = Json::array_t(101, {{"kind", "dynamics"}});
+  EXPECT_THAT(error_of(study), HasSubstr("figures: a page has 100 at most, this has 101"));
+  study = tiny_study();
+  for (int i = 0; i < 101; ++i) study["tune"]["values"].push_back(1e-3 + 1e-5 * i);
+  study["tune"]["key"] = "train.learning_rate";
+  EXPECT_THAT(error_of(study), HasSubstr("tune.values: expected 100 numbers at most, got 101"));
+}
+
+TEST(StudyRecipe, KnowsKeysThatOverlap) {
+  EXPECT_TRUE(overlap("a.b", "a.b"));
+  EXPECT_TRUE(overlap("a.b", "a.b.c"));
+  EXPECT_TRUE(overlap("a.b.c", "a"));
+  EXPECT_FALSE(overlap("a.b", "a.bc"));
+  EXPECT_FALSE(overlap("a.c", "a.b.c"));
 }
 
 }  // namespace

@@ -77,6 +77,33 @@ TEST(ParseStudyJson, ReadsOlderFilesAndRefusesOthers) {
               ThrowsMessage<Error>(HasSubstr("x/study.json: not a study's")));
   EXPECT_THAT(parse({{"runs", {{{"name", "../../etc"}}}}}),
               ThrowsMessage<Error>(HasSubstr("expected runs with a name each")));
+  EXPECT_THAT(parse({{"runs", {{{"name", std::string(256, 'a')}}}}}),
+              ThrowsMessage<Error>(HasSubstr("expected runs with a name each")));
+  const auto many = [](size_t count, const Json& item) { return Json::array_t(count, item); };
+  EXPECT_THAT(parse({{"runs", Json::array()}, {"axes", many(33, "a")}}),
+              ThrowsMessage<Error>(HasSubstr("33 axes; a study has 32 at most")));
+  EXPECT_THAT(parse({{"runs", Json::array()}, {"figures", many(101, Json::object())}}),
+              ThrowsMessage<Error>(HasSubstr("101 figures; a study has 100 at most")));
+  EXPECT_THAT(parse({{"runs", many(20'001, {{"name", "a"}})}}),
+              ThrowsMessage<Error>(HasSubstr("20001 runs; a study has 20000 at most")));
+}
+
+TEST(ParseStudyJson, TakesNoNumberThatWouldOverflow) {
+  const Json run = {{"name", "a"},       {"step", INT64_MIN},  {"steps", INT64_MAX},
+                    {"tokens", 1e60},    {"seconds", 1e200},   {"final_val_loss", "low"},
+                    {"seed", -4},        {"peak_bytes", 1e19}, {"state", 7},
+                    {"best_val_loss", 3}};
+  const StudyRecord study = parse_study_json({{"threads", INT64_MAX}, {"runs", {run}}}, "x");
+  EXPECT_EQ(study.threads, 0);
+  const StudyRunRecord& read = study.runs.at(0);
+  EXPECT_EQ(read.step, 0);
+  EXPECT_EQ(read.steps, 0);
+  EXPECT_EQ(read.seed, 0);
+  EXPECT_TRUE(std::isnan(read.seconds));
+  EXPECT_EQ(read.best_val_loss, 3);
+  const Json written = run_json(study, read);
+  EXPECT_TRUE(written.at("tokens").is_null());
+  EXPECT_TRUE(written.at("peak_bytes").is_null());
 }
 
 }  // namespace

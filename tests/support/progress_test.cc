@@ -87,6 +87,7 @@ TEST(Eta, MeanRateSinceTheStart) {
 
 TEST(Format, Durations) {
   EXPECT_EQ(format_duration(0.3504), "350ms");
+  EXPECT_EQ(format_duration(1e19), "?");
   EXPECT_EQ(format_duration(0.9996), "1.0s");
   EXPECT_EQ(format_duration(9.96), "10s");
   EXPECT_EQ(format_duration(59.6), "1m00s");

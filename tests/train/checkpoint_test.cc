@@ -8,6 +8,7 @@
 
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/hex.h"
 #include "attnres/support/random.h"
 #include "attnres/text/bytes.h"
 #include "tests/text/test_files.h"
@@ -106,6 +107,29 @@ TEST_F(Checkpoint, OfMuonGivesEverythingBack) {
   save(muon);
   EXPECT_TRUE(equal(load(kMuon), muon));
   EXPECT_FALSE(equal(load(kMuon), trained(2, kMuon)));
+}
+
+TEST_F(Checkpoint, RefusesAStateThatNoRunReaches) {
+  const fs::path file = folder_ / "training_state.json";
+  const Json saved = Json::parse(read_file(file));
+  const auto change = [&](const char* key, const Json& value) {
+    Json state = saved;
+    state.erase("checksum");
+    state[key] = value;
+    state["checksum"] = hex(hash_bytes(state.dump()));
+    write_file(file, state.dump());
+  };
+  const auto refusal = [&](const char* key, const Json& value) {
+    change(key, value);
+    return message_of<Error>([&] { load(); });
+  };
+  change("step", 21);
+  EXPECT_EQ(load().state.step, 21);
+  for (const char* key : {"step", "updates", "tokens", "metrics_bytes"}) {
+    EXPECT_THAT(refusal(key, -1), HasSubstr(key));
+    EXPECT_THAT(refusal(key, INT64_MAX), HasSubstr(key));
+    EXPECT_THAT(refusal(key, "1"), HasSubstr(key));
+  }
 }
 
 // Whose mixer and whose experts call a parameter alike.

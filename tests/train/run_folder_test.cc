@@ -131,7 +131,10 @@ TEST(RunJson, IsARuns) {
   EXPECT_EQ(read_run_json(paths), newer);
   write_text(paths.run_json(), "{\"recipe\": {\"train\": 3}}");
   EXPECT_THAT(message_of<Error>([&] { read_run_json(paths); }), HasSubstr("run.json: not a run's"));
-  for (const char* part : {"/recipe/name", "/recipe/train/steps", "/data/paths", "/data/hash"}) {
+  for (const char* part :
+       {"/recipe/name", "/recipe/train/steps", "/data/paths", "/data/hash", "/data/split",
+        "/data/tokenizer", "/data/validation_paths", "/data/validation_hash",
+        "/data/validation_left_out", "/data/least_validation_bytes", "/parameters", "/changes"}) {
     Json other = run();
     other[Json::json_pointer(part)] = {{"neither", "text"}};
     write_text(paths.run_json(), other.dump());

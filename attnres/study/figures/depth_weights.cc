@@ -117,6 +117,8 @@ std::string forming(const WeightRun& run, const std::string& id) {
   const auto& probe = run.run->probes.at("depth_weights");
   std::vector<HeatMap> maps;
   const std::vector<int64_t> steps = training_stages(*run.run);
+  const size_t sites = last_probe(*run.run, "depth_weights").sites.size();
+  if (!fits_heat_map(sites, /*columns=*/0)) return "";
   double low = 0, high = 0;
   for (const int64_t step : steps) {
     for (const std::vector<double>& row : maps.emplace_back(stage_map(probe.at(step))).values) {

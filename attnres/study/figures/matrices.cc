@@ -36,7 +36,8 @@ std::string matrix_panel(const std::string& label, const InspectedMatrix& matrix
       high = std::max(high, value);
     }
   }
-  if (columns == 0 || (low == 0 && high == 0)) return "";
+  const bool fits = fits_heat_map(map.values.size(), columns);
+  if (columns == 0 || (low == 0 && high == 0) || !fits) return "";
   for (auto& row : map.values) row.resize(columns, kNotMeasured);
   for (size_t i = 0; i < map.values.size(); ++i) map.row_names.push_back(std::to_string(i));
   for (size_t i = 0; i < columns; ++i) map.column_names.push_back(std::to_string(i));

@@ -64,6 +64,7 @@ std::string source_effects(const std::vector<InspectedArm>& arms, const std::str
 std::string similarity_map(const InspectedArm& arm, const std::string& id) {
   if (!arm.inspection->similarity) return "";
   const SourceSimilarity& similarity = *arm.inspection->similarity;
+  if (!fits_heat_map(similarity.cosine.size(), similarity.sources.size())) return "";
   HeatMap map{.alt = "Cosine similarity of sources, " + arm.label,
               .x_label = "source",
               .values = similarity.cosine,

@@ -7,6 +7,7 @@
 #include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
 #include "attnres/study/study_figures.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace {
@@ -24,7 +25,7 @@ struct ShapePoint {
 
 double model_number(const RunData& run, const char* key) {
   const Json* value = find(run.record, std::string("/recipe/model/") + key);
-  return value && value->is_number() ? value->get<double>() : kNotMeasured;
+  return value ? measured_in(*value) : kNotMeasured;
 }
 
 std::vector<ShapePoint> shape_points(const StudyData& data) {

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "attnres/plots/page_parts.h"
 #include "attnres/report/power_law.h"
+#include "attnres/study/axis_arms.h"
 #include "attnres/study/study_figures.h"
 #include "attnres/support/error.h"
 
@@ -40,7 +43,7 @@ struct ScalingSeries {
   }
   size_t budgets() const {
     std::set<double> distinct;
-    for (const ScalingRun& run : runs) distinct.insert(run.point.compute);
+    for (const ScalingRun& run : runs) distinct.insert(std::log(run.point.compute));
     return distinct.size();
   }
 };
@@ -48,17 +51,14 @@ struct ScalingSeries {
 // By how much FLOPs vary along an axis, all else equal.
 double spread_along(const StudyData& data, size_t axis) {
   double spread = 1;
+  std::map<std::vector<std::string>, std::pair<double, double>> ends;  // least and most
   for (size_t arm = 0; arm < data.arms.arms.size(); ++arm) {
-    double low = INFINITY, high = 0;
-    for (const std::string& name : data.arms_of(axis)) {
-      std::vector<std::string> names = data.arms.names[arm];
-      names[axis] = name;
-      const auto found = find_arm(data.arms, data.study, names);
-      if (!found) continue;
-      const double flops = data.study.runs[data.arms.arms[*found].runs.front()].flops;
-      low = std::min(low, flops);
-      high = std::max(high, flops);
-    }
+    std::vector<std::string> others = data.arms.names[arm];
+    others[axis].clear();
+    auto& [low, high] = ends.try_emplace(std::move(others), INFINITY, 0).first->second;
+    const double flops = data.study.runs[data.arms.arms[arm].runs.front()].flops;
+    low = std::min(low, flops);
+    high = std::max(high, flops);
     if (high > low) spread = std::max(spread, high / low);
   }
   return spread;
@@ -80,9 +80,10 @@ std::optional<size_t> budget_axis(const StudyData& data, const Json& options) {
 }
 
 // The series of arms that are alike but for their size.
-ScalingSeries series_of(const StudyData& data, std::vector<std::string> names, size_t axis) {
+ScalingSeries series_of(const StudyData& data, std::vector<std::string> names, size_t axis,
+                        const std::vector<std::string>& sizes) {
   ScalingSeries series;
-  for (const std::string& size : data.arms_of(axis)) {
+  for (const std::string& size : sizes) {
     names[axis] = size;
     const auto arm = find_arm(data.arms, data.study, names);
     if (!arm) continue;
@@ -102,6 +103,7 @@ std::vector<ScalingSeries> all_series(const StudyData& data, size_t axis) {
   std::vector<ScalingSeries> all;
   std::vector<std::vector<std::string>> keys;
   std::vector<std::optional<size_t>> baseline_arms;
+  const std::vector<std::string> sizes = data.arms_of(axis);
   const auto key_of = [&](size_t arm) {
     std::vector<std::string> key = data.arms.names[arm];
     key[axis].clear();
@@ -111,7 +113,8 @@ std::vector<ScalingSeries> all_series(const StudyData& data, size_t axis) {
     if (std::find(keys.begin(), keys.end(), key_of(arm)) != keys.end()) continue;
     keys.push_back(key_of(arm));
     baseline_arms.push_back(data.arms.baselines[arm]);
-    all.push_back(series_of(data, data.arms.names[arm], axis));
+    require_grid(keys.size(), sizes.size());
+    all.push_back(series_of(data, data.arms.names[arm], axis, sizes));
   }
   for (size_t i = 0; i < all.size(); ++i) {
     if (!baseline_arms[i]) continue;
@@ -166,6 +169,15 @@ struct ScalingLaw {
   double budget = 0;  // the largest, in units; 0 where no run is done
 };
 
+// Where there are budgets enough, and losses that a line can be drawn through.
+void fit(ScalingSeries& series) {
+  if (series.budgets() < 3) return;
+  try {
+    series.fit = fit_power_law(series.points(), kFitSeed);
+  } catch (const Error&) {  // it stays without a line
+  }
+}
+
 void compare_with_baseline(ScalingLaw& law, size_t i) {
   ScalingSeries& series = law.all[i];
   if (!series.fit || !series.baseline || *series.baseline == i) return;
@@ -188,7 +200,7 @@ ScalingLaw scaling_law(const StudyData& data, size_t axis) {
   law.budget /= law.unit;
   for (ScalingSeries& series : law.all) {
     for (ScalingRun& run : series.runs) run.point.compute /= law.unit;
-    if (series.budgets() >= 3) series.fit = fit_power_law(series.points(), kFitSeed);
+    fit(series);
   }
   for (size_t i = 0; i < law.all.size(); ++i) compare_with_baseline(law, i);
   return law;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -10,11 +11,13 @@
 #include "attnres/plots/html.h"
 #include "attnres/plots/page_parts.h"
 #include "attnres/report/run_figures.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace {
 
-constexpr size_t kMostRanks = 16;  // that are drawn
+constexpr size_t kMostRanks = 16;     // that are drawn
+constexpr int kMostNumber = 1 << 24;  // of a rank, a stage or the like
 // In units of the drawing.
 constexpr double kWidth = 960, kLabels = 58, kBox = 24, kSum = 4, kLine = 15, kGap = 12;
 constexpr const char* kForward = "#8cc7ee";
@@ -38,7 +41,14 @@ struct TracedRank {
 };
 
 double time_at(const Json& event, const char* key) {
-  return event.value(key, 0.0);
+  const double time = measured_in(event.value(key, Json()));
+  return std::isnan(time) ? 0 : time;
+}
+
+// A number of a rank, stage or site; 0 where it is none.
+int number_at(const Json& object, const char* key) {
+  const int64_t number = count_in(object.value(key, Json())).value_or(0);
+  return number <= kMostNumber ? static_cast<int>(number) : 0;
 }
 
 std::map<int, TracedRank> traced_ranks(const Json& trace) {
@@ -47,16 +57,18 @@ std::map<int, TracedRank> traced_ranks(const Json& trace) {
   for (const Json& event : trace.at("traceEvents")) {
     const std::string phase = event.value("ph", ""), kind = event.value("cat", "");
     const double begin = time_at(event, "ts"), end = begin + time_at(event, "dur");
-    const int rank = event.value("pid", 0);
+    const int rank = number_at(event, "pid");
     if (phase == "X" && kind == "update") {
       ranks[rank].updates.emplace_back(begin, end);
     } else if (phase == "X") {
       const auto action = action_of(event.value("name", ""));
-      if (action) ranks[rank].boxes.push_back({begin, end, *action});
+      const bool is_known = action && std::min(action->stage, action->micro_batch) >= 0 &&
+                            std::max(action->stage, action->micro_batch) <= kMostNumber;
+      if (is_known) ranks[rank].boxes.push_back({begin, end, *action});
     } else if (phase == "b") {
-      begun[{rank, event.value("id", 0)}] = begin;
+      begun[{rank, number_at(event, "id")}] = begin;
     } else if (phase == "e") {
-      ranks[rank].sums.emplace_back(begun[{rank, event.value("id", 0)}], begin);
+      ranks[rank].sums.emplace_back(begun[{rank, number_at(event, "id")}], begin);
     }
   }
   return ranks;
@@ -82,12 +94,13 @@ std::string short_name(const std::string& name) {
 
 // "b0 to b3, b5": runs of blocks in one.
 std::string list_of(const Json& names) {
+  constexpr size_t kLongest = 10;  // whose number is one of 64 bits
   std::string list;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string first = short_name(names[i].get<std::string>());
     size_t last = i;
     const auto number = [](const std::string& name) {
-      const bool is_block = name.size() > 1 && name[0] == 'b' &&
+      const bool is_block = name.size() > 1 && name.size() < kLongest && name[0] == 'b' &&
                             name.find_first_not_of("0123456789", 1) == std::string::npos;
       return is_block ? std::optional(std::stoll(name.substr(1))) : std::nullopt;
     };
@@ -124,7 +137,7 @@ std::string words(double x, double y, const char* anchor, const char* fill, doub
 class Drawing {
  public:
   Drawing(const Json& stages, const std::map<int, TracedRank>& ranks) : stages_(stages) {
-    for (const Json& stage : stages) ranks_ = std::max(ranks_, stage.value("rank", 0) + 1);
+    for (const Json& stage : stages) ranks_ = std::max(ranks_, number_at(stage, "rank") + 1);
     begin_ = 1e300;
     for (const auto& [rank, traced] : ranks) {
       for (const auto& box : traced.boxes) begin_ = std::min(begin_, box.begin);
@@ -159,9 +172,9 @@ class Drawing {
     y_ += kBox + kSum + kLine;
     for (size_t i = 0; i < stages_.size(); ++i) {
       const Json& stage = stages_[i];
-      if (stage.value("rank", 0) != rank % ranks_) continue;
+      if (number_at(stage, "rank") != rank % ranks_) continue;
       std::string text = fmt::format("stage {}, sites {} to {}", letter(static_cast<int>(i), 'a'),
-                                     stage.value("first", 0), stage.value("last", 0) - 1);
+                                     number_at(stage, "first"), number_at(stage, "last") - 1);
       if (i > 0) {
         text += fmt::format(": holds {}, receives {}", list_of(stage.at("holds")),
                             list_of(stage.at("receives")));
@@ -204,7 +217,9 @@ std::string drawing_of(const RunData& run) {
   if (!keep_last_step(ranks)) return "";
   // Replicas do the same: one of a pipeline's is enough.
   int of_pipeline = 1;
-  for (const Json& stage : stages) of_pipeline = std::max(of_pipeline, stage.value("rank", 0) + 1);
+  for (const Json& stage : stages) {
+    of_pipeline = std::max(of_pipeline, number_at(stage, "rank") + 1);
+  }
   const size_t all = ranks.size();
   const size_t shown =
       std::min(of_pipeline > 1 ? static_cast<size_t>(of_pipeline) : all, kMostRanks);

@@ -30,17 +30,18 @@ struct StateFile : TrainingState {
 
   template <class V>
   void visit(V& v) {
-    v("step", step);
-    v("updates", updates);
-    v("tokens", tokens);
-    v("seconds", seconds);
+    const Limits count = from_to(0, 0x1p53);
+    v("step", step, "", count);
+    v("updates", updates, "", count);
+    v("tokens", tokens, "", count);
+    v("seconds", seconds, "", at_least(0));
     v("best_loss", best_loss);
-    v("best_step", best_step);
+    v("best_step", best_step, "", count);
     v("validation_loss", validation_loss);
-    v("peak_bytes", peak_bytes);
-    v("metrics_bytes", metrics_bytes);
-    v("probes_bytes", probes_bytes);
-    v("samples_bytes", samples_bytes);
+    v("peak_bytes", peak_bytes, "", count);
+    v("metrics_bytes", metrics_bytes, "", count);
+    v("probes_bytes", probes_bytes, "", count);
+    v("samples_bytes", samples_bytes, "", count);
     v("model_checksum", model_checksum);
     v("optimizer_checksum", optimizer_checksum);
   }

@@ -1,6 +1,7 @@
 #include "attnres/train/run_folder/run_events.h"
 
 #include <charconv>
+#include <cmath>
 #include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include "attnres/model/depth_weights.h"
 #include "attnres/support/error.h"
 #include "attnres/support/file.h"
+#include "attnres/support/told_numbers.h"
 
 namespace attnres {
 namespace fs = std::filesystem;
@@ -23,7 +25,8 @@ int64_t start_of(const RunPaths& paths) {
     int64_t start = 0;
     if (name.starts_with(kPrefix) &&
         std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), start).ec ==
-            std::errc()) {
+            std::errc() &&
+        count_in(start)) {
       return start;
     }
   }
@@ -38,9 +41,18 @@ std::vector<Json> read_log(const fs::path& path) {
   std::vector<Json> lines;
   std::istringstream text(read_file(path));
   for (std::string line; std::getline(text, line);) {
-    lines.push_back(parse_json(line, path.string()));
+    const Json& read = lines.emplace_back(parse_json(line, path.string()));
+    require(read.is_object() && read.contains("step") && count_in(read["step"]),
+            "{}: line {}: expected an object with a whole-number \"step\", got {}; it was changed",
+            path.string(), lines.size(), shown(read));
   }
   return lines;
+}
+
+// NaN where it is not told.
+double measured_at(const Json& line, const char* key) {
+  const auto found = line.find(key);
+  return measured_in(found == line.end() ? Json() : *found);
 }
 
 // The keys of metrics.jsonl.
@@ -70,19 +82,21 @@ RunEvents::RunEvents(const RunPaths& paths, int sublayers)
 void RunEvents::add(const Json& metrics, const std::vector<Json>& probes) {
   std::vector<Scalar> scalars;
   for (const auto& [key, tag] : kTags) {
-    const auto value = metrics.find(key);
-    if (value != metrics.end() && value->is_number())
-      scalars.push_back({tag, value->get<double>()});
+    const double value = measured_at(metrics, key);
+    if (!std::isnan(value)) scalars.push_back({tag, value});
   }
   for (const Json& probe : probes) {
-    const Json& value = probe.at("value");
-    if (!value.is_number()) continue;
-    const int site = probe.at("site").get<int>();
-    scalars.push_back({fmt::format("{}/{:02} {}", probe.at("name").get<std::string>(), site,
-                                   site_name(site, sublayers_)),
-                       value.get<double>()});
+    const double value = measured_at(probe, "value"), place = measured_at(probe, "site");
+    const auto name = probe.find("name");
+    const bool is_known = place >= 0 && place <= sublayers_ && name != probe.end();
+    if (std::isnan(value) || !is_known || !name->is_string()) continue;
+    const int site = static_cast<int>(place);
+    scalars.push_back(
+        {fmt::format("{}/{:02} {}", name->get<std::string>(), site, site_name(site, sublayers_)),
+         value});
   }
-  file_.add(metrics.at("step").get<int64_t>(), start_ + metrics.at("seconds").get<double>(),
+  const double seconds = measured_at(metrics, "seconds");
+  file_.add(metrics.at("step").get<int64_t>(), start_ + (std::isnan(seconds) ? 0 : seconds),
             scalars);
 }
 

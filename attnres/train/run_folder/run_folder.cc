@@ -6,6 +6,7 @@
 
 #include "attnres/data/train_batches.h"
 #include "attnres/support/error.h"
+#include "attnres/support/told_numbers.h"
 #include "attnres/train/recipe/recipe.h"
 
 namespace attnres {
@@ -26,19 +27,38 @@ Json without_changeable(Json recipe) {
 Json read_run_json(const RunPaths& paths) {
   Json run = read_json(paths.run_json());
   const std::string file = paths.run_json().string();
-  const auto require_part = [&](const char* pointer, const char* expected, auto&& is_right) {
+  const auto check_part = [&](const char* pointer, const char* expected, auto&& is_right) {
     const Json::json_pointer part(pointer);
-    require(run.contains(part), "{}: not a run's: it has no {}", file, pointer);
+    if (!run.contains(part)) return;
     require(static_cast<bool>(is_right(run.at(part))), "{}: not a run's: {}: expected {}, got {}",
             file, pointer, expected, shown(run.at(part)));
   };
+  const auto require_part = [&](const char* pointer, const char* expected, auto&& is_right) {
+    require(run.contains(Json::json_pointer(pointer)), "{}: not a run's: it has no {}", file,
+            pointer);
+    check_part(pointer, expected, is_right);
+  };
   const auto is_text = [](const Json& value) { return value.is_string(); };
+  const auto is_list = [](auto&& is_right) {
+    return [is_right](const Json& value) {
+      return value.is_array() && std::all_of(value.begin(), value.end(), is_right);
+    };
+  };
+  const auto is_count = [](const Json& value) { return count_in(value).has_value(); };
   require_part("/recipe/name", "a text", is_text);
-  require_part("/recipe/train/steps", "a whole number", whole_number);
+  require_part("/recipe/train/steps", "a whole number", is_count);
   require_part("/data/hash", "a text", is_text);
-  require_part("/data/paths", "a list of paths", [&](const Json& paths) {
-    return paths.is_array() && std::all_of(paths.begin(), paths.end(), is_text);
-  });
+  require_part("/data/paths", "a list of paths", is_list(is_text));
+  for (const char* text : {"/data/split", "/data/tokenizer", "/data/validation_hash"}) {
+    check_part(text, "a text", is_text);
+  }
+  for (const char* count : {"/data/least_validation_bytes", "/parameters"}) {
+    check_part(count, "a whole number", is_count);
+  }
+  check_part("/data/validation_paths", "a list of paths", is_list(is_text));
+  check_part("/data/validation_left_out", "a list of whole numbers", is_list(is_count));
+  check_part("/changes", "a list of objects",
+             is_list([](const Json& value) { return value.is_object(); }));
   // Before there were epochs, rows were drawn.
   Json& data = run["recipe"]["data"];
   if (!data.is_object()) data = Json::object();

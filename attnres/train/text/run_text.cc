@@ -37,9 +37,15 @@ Json absolute(const std::vector<fs::path>& paths) {
   return list;
 }
 
+// Of what a run is told to have recorded.
+const Json& recorded_in(const Json& data, const char* key) {
+  require(data.contains(key), "run.json: it has no data.{}, which says what the run held out", key);
+  return data.at(key);
+}
+
 std::vector<fs::path> paths_in(const Json& data, const char* key) {
   std::vector<fs::path> paths;
-  for (const Json& path : data.at(key)) paths.emplace_back(path.get<std::string>());
+  for (const Json& path : recorded_in(data, key)) paths.emplace_back(path.get<std::string>());
   return paths;
 }
 
@@ -312,12 +318,13 @@ EvaluationTokens read_held_out(const RunPaths& run, const Tokenizer& tokenizer) 
       fmt::format("put it back, name where it lies now ({} train --resume --out {} "
                   "{} PATH), or score another with --model and --data",
                   program(), for_shell(run.folder.string()), given ? "--validation" : "--data"));
-  const std::string before = data.at(given ? "validation_hash" : "hash");
+  const std::string before = recorded_in(data, given ? "validation_hash" : "hash");
   const auto require_unchanged = [&](uint64_t hash, const std::string& description) {
     require(hex(hash) == before,
             "{}: the text of this run has changed, so what it held out is no longer known (hash "
             "{}, now {}: {}, from {}); restore the text, or score another with --model and --data",
-            run.folder.string(), before, hex(hash), description, paths.front().string());
+            run.folder.string(), before, hex(hash), description,
+            paths.empty() ? "no path" : paths.front().string());
   };
   if (given) {
     GivenValidation text = read_given_validation(paths, tokenizer);
@@ -335,7 +342,7 @@ EvaluationTokens read_held_out(const RunPaths& run, const Tokenizer& tokenizer) 
   const DocumentSplit split = rule == SplitRule::by_file
                                   ? split_by_file(corpus)
                                   : split_by_size(corpus, recipe.data.validation_fraction,
-                                                  data.at("least_validation_bytes"));
+                                                  recorded_in(data, "least_validation_bytes"));
   return {tokenize(split.validation, tokenizer).tokens};
 }
 
