@@ -47,7 +47,7 @@ void run(std::string_view input) {
   attempt(read_comparison);
   attempt([&] { draw_live(read_live_study(paths.folder), {.columns = 80, .lines = 24}); });
   attempt([&] { read_begun_study(paths, "s"); });
-  attempt([&] { look_at_run(paths, {.name = "a-seed1"}); });
+  attempt([&] { look_at_run(paths, {.name = "a-seed1", .arms = {}, .recipe = {}}); });
   logged_steps(paths.run("a-seed1"));
   const StudyData data = read_study_data(paths.folder);
   study_json(data.study).dump();
