@@ -17,6 +17,10 @@
 
 #include "attnres/ops/cuda_code.h"
 
+// The C library's _longjmp itself: what _FORTIFY_SOURCE puts in its place takes a jump to another
+// stack for a fault.
+extern "C" [[noreturn]] void attnres_jump(jmp_buf place, int value) __asm__("_longjmp");
+
 namespace attnres::gpu {
 
 // How threads take turns, and when copies to shared memory are made.
@@ -91,13 +95,13 @@ class HostGrid {
     Thread& thread = grid->threads_[t];
     grid->kernel_({grid, t, static_cast<int>(grid->threads_.size()), b, grid->blocks_});
     thread.done = true;
-    _longjmp(grid->main_, 1);
+    attnres_jump(grid->main_, 1);
   }
 
   // Lets a thread run until it waits, or is done.
   void resume(Thread& thread) {
     if (_setjmp(main_) != 0) return;
-    if (std::exchange(thread.started, true)) _longjmp(thread.place, 1);
+    if (std::exchange(thread.started, true)) attnres_jump(thread.place, 1);
     setcontext(&thread.start);
   }
 
@@ -152,7 +156,7 @@ class HostGrid {
       return;
     }
     threads_[t].waits_at = barrier;
-    if (_setjmp(threads_[t].place) == 0) _longjmp(main_, 1);
+    if (_setjmp(threads_[t].place) == 0) attnres_jump(main_, 1);
   }
 
   void begin_copy(int t, const Copy& copy) {
