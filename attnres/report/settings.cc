@@ -1,5 +1,7 @@
 #include "attnres/report/settings.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -8,7 +10,7 @@ namespace attnres {
 void SettingsTable::add(size_t run, const std::string& prefix, const Json& part) {
   if (part.is_object() && !part.empty()) {
     for (const auto& [name, inner] : part.items()) {
-      add(run, prefix.empty() ? name : prefix + "." + name, inner);
+      add(run, prefix.empty() ? name : fmt::format("{}.{}", prefix, name), inner);
     }
     return;
   }

@@ -47,9 +47,9 @@ struct QuickSpeeds {
 
   SpeedOf speed_of() const;
 };
-// On another device than "cpu" those of products and copies alone.
+// `name`: of the device; on another than "cpu" those of products and copies alone.
 QuickSpeeds measure_quick_speeds(const std::vector<std::string>& mechanisms, int threads,
-                                 const std::string& device = "cpu");
+                                 const std::string& name = "cpu");
 
 struct QuickChoice {
   Json base;  // the recipe: a residual model of 8 Transformer layers

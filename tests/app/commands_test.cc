@@ -69,7 +69,8 @@ TEST(Program, ChecksWhatIsShared) {
   expect_fails("inspect --threads 0" + with_model, 2, {"--threads", "1 to"});
   expect_fails("inspect --threads -3" + with_model, 2, {"--threads"});
   for (const std::string device : {"tpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1000", ""}) {
-    expect_fails("inspect --device '" + device + "'" + with_model, 2, {"--device", "cuda"});
+    expect_fails(fmt::format("inspect --device '{}'{}", device, with_model), 2,
+                 {"--device", "cuda"});
   }
 }
 
