@@ -16,11 +16,6 @@ namespace {
 constexpr int kMostSites = 4096;
 constexpr size_t kMostSources = 2048;
 
-double number_in(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() ? kNotMeasured : measured_in(*it);
-}
-
 std::string text_in(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_string() ? it->get<std::string>() : "";
@@ -51,7 +46,7 @@ void read_metrics(RunData& run) {
       run.metrics.emplace_back().step = step;
     }
     const auto read = [&](const char* key, double& value, double most = INFINITY) {
-      const double measured = number_in(line, key);
+      const double measured = measured_at(line, key);
       if (measured <= most) value = measured;
     };
     constexpr double kMostCounted = 0x1p53;  // these are shown as whole numbers
@@ -67,7 +62,7 @@ void read_metrics(RunData& run) {
 
 void read_probes(RunData& run) {
   for (const Json& line : read_run_log(run.path / "probes.jsonl", run.notes)) {
-    const double site = number_in(line, "site");
+    const double site = measured_at(line, "site");
     const auto value = line.find("value");
     if (!(site >= 0 && site < kMostSites) || value == line.end()) continue;
     std::vector<double> values;
@@ -75,7 +70,7 @@ void read_probes(RunData& run) {
       if (value->size() > kMostSources) continue;
       for (const Json& item : *value) values.push_back(measured_in(item));
     } else {
-      values.push_back(number_in(line, "value"));
+      values.push_back(measured_at(line, "value"));
     }
     run.probes[text_in(line, "name")][step_of(line)][int(site)] = std::move(values);
   }
@@ -110,7 +105,7 @@ void note_missing(RunData& run) {
     const int64_t last = run.metrics.back().step;
     if (run.diverged_at) {
       run.notes.push_back(fmt::format("diverged at step {}", *run.diverged_at));
-    } else if (const auto all = steps ? count_in(*steps) : std::nullopt; all && last + 1 < *all) {
+    } else if (const auto all = count_at(steps); all && last + 1 < *all) {
       run.notes.push_back(fmt::format("its log ends at step {} of {}", last, *all));
     }
   } else {

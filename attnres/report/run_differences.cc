@@ -141,10 +141,10 @@ void compare_amounts(const std::vector<RunData>& runs, std::vector<std::string>&
 std::string origin(const RunData& run) {
   const Json* from = find(run.record, "/from");
   if (!from || !from->is_object()) return "";
-  const auto name = from->find("name"), step = from->find("step");
+  const auto name = from->find("name");
   std::string out = name != from->end() && name->is_string() ? name->get<std::string>() : "";
   if (out.empty()) out = "a trained model";
-  if (const auto count = step != from->end() ? count_in(*step) : std::nullopt) {
+  if (const auto count = count_at(*from, "step")) {
     out += fmt::format(" (step {})", *count);
   }
   return out;

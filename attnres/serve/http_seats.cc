@@ -47,24 +47,17 @@ bool HttpSeats::make_room() {
 
 void HttpSeats::make_room_for_a_body(Taken seat) {
   const std::lock_guard lock(mutex_);
-  Seat* first = nullptr;
-  for (Seat& other : seats_) {
-    if (&other == &*seat || other.waits != Waits::for_rest_of_request) continue;
-    if (!may_give_way(other, grace_)) continue;
-    if (first == nullptr || other.since < first->since) first = &other;
-  }
-  if (first != nullptr) dismiss(first);
+  make_room_after(grace_, [&](const Seat& other) {
+    return &other != &*seat && other.waits == Waits::for_rest_of_request;
+  });
 }
 
-bool HttpSeats::may_give_way(const Seat& seat, Duration grace) {
-  return !seat.gives_way && seat.waits != Waits::for_none &&
-         std::chrono::steady_clock::now() - seat.since >= grace;
-}
-
-bool HttpSeats::make_room_after(Duration grace) {
+bool HttpSeats::make_room_after(Duration grace, const std::function<bool(const Seat&)>& among) {
+  const auto now = std::chrono::steady_clock::now();
   Seat* first = nullptr;
   for (Seat& seat : seats_) {
-    if (!may_give_way(seat, grace)) continue;
+    if (seat.gives_way || seat.waits == Waits::for_none || now - seat.since < grace) continue;
+    if (!among(seat)) continue;
     if (first == nullptr ||
         std::tie(seat.waits, seat.since) < std::tie(first->waits, first->since)) {
       first = &seat;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <mutex>
 
@@ -50,8 +51,10 @@ class HttpSeats {
  private:
   using Duration = std::chrono::duration<double>;
 
-  bool make_room_after(Duration grace);
-  static bool may_give_way(const Seat& seat, Duration grace);
+  // Of those `among` which it may be.
+  bool make_room_after(
+      Duration grace,
+      const std::function<bool(const Seat&)>& among = [](const Seat&) { return true; });
   void dismiss(Seat* seat);
 
   const int64_t most_;

@@ -143,10 +143,7 @@ class Frame {
 };
 
 std::string describe_model(const RunData& run) {
-  const auto number = [&](const char* pointer) {
-    const Json* value = find(run.record, pointer);
-    return value != nullptr ? measured_in(*value) : kNotMeasured;
-  };
+  const auto number = [&](const char* pointer) { return measured_at(find(run.record, pointer)); };
   const double parameters = number("/parameters"), width = number("/recipe/model/width");
   std::vector<std::string> parts = {one_line(run.mechanism)};
   if (run.layers > 0) parts.push_back(counted(run.layers, "layer"));
@@ -257,7 +254,7 @@ std::string describe_grid(const LiveStudy& study) {
 
 bool LiveRun::was_interrupted() const {
   const Json* every = find(data.record, "/recipe/train/checkpoint_every");
-  const int64_t period = every != nullptr ? count_in(*every).value_or(0) : 0;
+  const int64_t period = count_at(every).value_or(0);
   return !is_done() && !data.diverged_at && period > 0 && saved_step && *saved_step == step() &&
          step() % period != 0;
 }
@@ -289,9 +286,7 @@ LiveRun read_live_run(const fs::path& folder) {
   LiveRun run;
   run.quiet_seconds = seconds_since_written({folder});
   run.data = std::move(read_runs({folder}).front());
-  if (const Json* steps = find(run.data.record, "/recipe/train/steps")) {
-    run.steps = count_in(*steps).value_or(0);
-  }
+  run.steps = count_at(find(run.data.record, "/recipe/train/steps")).value_or(0);
   run.saved_step = saved_step_of({folder});
   run.is_of_study = is_study_folder(fs::weakly_canonical(folder).parent_path().parent_path());
   return run;

@@ -368,13 +368,12 @@ QuickNotes read_quick_notes(const StudyRecipe& study) {
       if (sentence.is_string()) notes.sentences.push_back(sentence);
     }
   }
-  const auto speed = [&](const Json* number) { return number ? measured_in(*number) : NAN; };
-  QuickSpeeds speeds = {.matmul = speed(find(chosen, "/speeds/matmul")),
-                        .copy = speed(find(chosen, "/speeds/copy")),
+  QuickSpeeds speeds = {.matmul = measured_at(find(chosen, "/speeds/matmul")),
+                        .copy = measured_at(find(chosen, "/speeds/copy")),
                         .mixing = {}};
   if (const Json* mixing = find(chosen, "/speeds/mixing"); mixing && mixing->is_object()) {
     for (const auto& [mechanism, number] : mixing->items()) {
-      if (const double known = speed(&number); known >= 0) speeds.mixing[mechanism] = known;
+      if (const double known = measured_in(number); known >= 0) speeds.mixing[mechanism] = known;
     }
   }
   if (speeds.matmul > 0 && speeds.copy > 0) notes.speeds = std::move(speeds);

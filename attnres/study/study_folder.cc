@@ -39,7 +39,7 @@ RunStatus look_at_run(const StudyPaths& paths, const StudyRun& run) {
   if (run.waits || !path_exists(folder.run_json())) return status;
   status.state = RunState::unfinished;
   const Json record = read_run_json(folder);
-  status.parameters = count_in(record.value("parameters", Json())).value_or(0);
+  status.parameters = count_at(record, "parameters").value_or(0);
   if (path_exists(folder.last())) status.saved = read_training_state(folder.last());
   if (status.saved && status.saved->step >= run.recipe.train.steps) {
     status.state = RunState::done;

@@ -322,8 +322,7 @@ std::string environment_section(const StudyData& data) {
 
 // How often a run goes over its text; NaN where its folder does not say.
 double passes_over_text(const StudyRunRecord& run, const RunData& folder) {
-  const Json* tokens = find(folder.record, "/data/train_tokens");
-  return tokens ? run.tokens / measured_in(*tokens) : kNotMeasured;
+  return run.tokens / measured_at(find(folder.record, "/data/train_tokens"));
 }
 
 std::string caution_of_repeated_text(const StudyData& data) {

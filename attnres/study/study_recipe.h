@@ -41,7 +41,7 @@
 namespace attnres {
 
 inline constexpr int64_t kMostRuns = 10'000;  // of a grid
-inline constexpr size_t kMostAxes = 32, kMostFigures = 100;
+inline constexpr size_t kMostAxes = 32, kMostFigures = 100, kMostTunedValues = 100;
 
 struct StudyArm {
   std::string name;

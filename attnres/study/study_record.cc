@@ -26,16 +26,6 @@ std::string text_of(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-double number_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() ? kNotMeasured : measured_in(*found);
-}
-
-int64_t count_of(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() ? 0 : count_in(*found).value_or(0);
-}
-
 std::vector<std::string> texts_of(const Json& object, const char* key) {
   std::vector<std::string> texts;
   const auto found = object.find(key);
@@ -71,20 +61,20 @@ StudyRunRecord parse_run(const Json& json, const std::vector<std::string>& axes,
   StudyRunRecord run;
   run.name = text_of(json, "name");
   for (const std::string& axis : axes) run.arms.push_back(text_of(arms, axis.c_str()));
-  run.seed = count_of(json, "seed");
+  run.seed = count_at(json, "seed").value_or(0);
   run.is_trial = text_of(json, "role") == "trial";
   run.state = state_named(text_of(json, "state"));
-  run.step = count_of(json, "step");
-  run.steps = count_of(json, "steps");
-  run.parameters = count_of(json, "parameters");
-  run.tokens = number_of(json, "tokens");
-  run.flops = number_of(json, "flops");
+  run.step = count_at(json, "step").value_or(0);
+  run.steps = count_at(json, "steps").value_or(0);
+  run.parameters = count_at(json, "parameters").value_or(0);
+  run.tokens = measured_at(json, "tokens");
+  run.flops = measured_at(json, "flops");
   run.from = text_of(json, "from");
-  run.seconds = number_of(json, "seconds");
-  run.peak_bytes = number_of(json, "peak_bytes");
-  run.final_val_loss = number_of(json, "final_val_loss");
-  run.best_val_loss = number_of(json, "best_val_loss");
-  run.best_step = count_of(json, "best_step");
+  run.seconds = measured_at(json, "seconds");
+  run.peak_bytes = measured_at(json, "peak_bytes");
+  run.final_val_loss = measured_at(json, "final_val_loss");
+  run.best_val_loss = measured_at(json, "best_val_loss");
+  run.best_step = count_at(json, "best_step").value_or(0);
   run.error = text_of(json, "error");
   return run;
 }
@@ -162,7 +152,8 @@ StudyRecord parse_study_json(const Json& json, const std::string& what) {
   }
   study.data = texts_of(json, "data");
   study.validation = texts_of(json, "validation");
-  study.threads = static_cast<int>(std::min<int64_t>(count_of(json, "threads"), INT32_MAX));
+  study.threads =
+      static_cast<int>(std::min<int64_t>(count_at(json, "threads").value_or(0), INT32_MAX));
   if (const std::string device = text_of(json, "device"); !device.empty()) study.device = device;
   study.tuning = object_of(json, "tuning");
   study.chosen = object_of(json, "chosen");

@@ -10,7 +10,7 @@
 namespace attnres {
 namespace {
 
-constexpr size_t kSmokeValues = 2, kMostValues = 100;
+constexpr size_t kSmokeValues = 2;
 
 // The keys of "tune" but "values".
 struct TuningFile {
@@ -41,8 +41,8 @@ std::vector<std::string> read_values(const Json& json) {
   std::vector<std::string> texts;
   for (const Json& value : values) texts.push_back(value.dump());
   texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
-  require_usage(texts.size() <= kMostValues, "tune.values: expected {} numbers at most, got {}",
-                kMostValues, texts.size());
+  require_usage(texts.size() <= kMostTunedValues,
+                "tune.values: expected {} numbers at most, got {}", kMostTunedValues, texts.size());
   require_usage(texts.size() >= 2, "tune.values: expected two different numbers or more, got {}",
                 shown(json));
   return texts;

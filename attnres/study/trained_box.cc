@@ -47,8 +47,7 @@ class Records {
   std::set<double> numbers(std::string_view pointer) const {
     std::set<double> values;
     for (const Json* record : records_) {
-      const Json* value = find(*record, pointer);
-      const double number = value ? measured_in(*value) : kNotMeasured;
+      const double number = measured_at(find(*record, pointer));
       if (!std::isnan(number)) values.insert(number);
     }
     return values;

@@ -62,24 +62,22 @@ std::string chosen_table(const Json& tuning) {
 
 // Rows are arms, columns the values tried, the best of each arm marked.
 std::string trials_table(const Json& tuning) {
-  constexpr size_t kMostValues = 100;
   const Json* trials = find(tuning, "/trials");
   if (trials == nullptr || !trials->is_array()) return "";
   std::vector<std::string> names, values;
   std::map<std::pair<std::string, std::string>, double> losses;
   std::map<std::string, double> least;
   for (const Json& trial : *trials) {
-    if (values.size() == kMostValues) break;
+    if (values.size() == kMostTunedValues) break;
     if (!trial.is_object() || !trial.contains("value")) continue;
     const std::string name = arms_text(trial), value = json_text(trial["value"]);
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-    const Json* loss = find(trial, "/final_val_loss");
-    const double number = loss == nullptr ? kNotMeasured : measured_in(*loss);
-    if (std::isnan(number)) continue;
-    losses[{name, value}] = number;
-    const auto [entry, is_first] = least.try_emplace(name, number);
-    if (!is_first) entry->second = std::min(entry->second, number);
+    const double loss = measured_at(find(trial, "/final_val_loss"));
+    if (std::isnan(loss)) continue;
+    losses[{name, value}] = loss;
+    const auto [entry, is_first] = least.try_emplace(name, loss);
+    if (!is_first) entry->second = std::min(entry->second, loss);
   }
   std::vector<std::string> headings;
   std::vector<TableColumn> columns;

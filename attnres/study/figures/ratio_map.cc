@@ -24,8 +24,7 @@ struct ShapePoint {
 };
 
 double model_number(const RunData& run, const char* key) {
-  const Json* value = find(run.record, std::string("/recipe/model/") + key);
-  return value ? measured_in(*value) : kNotMeasured;
+  return measured_at(find(run.record, std::string("/recipe/model/") + key));
 }
 
 std::vector<ShapePoint> shape_points(const StudyData& data) {

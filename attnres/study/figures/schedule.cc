@@ -41,13 +41,13 @@ struct TracedRank {
 };
 
 double time_at(const Json& event, const char* key) {
-  const double time = measured_in(event.value(key, Json()));
+  const double time = measured_at(event, key);
   return std::isnan(time) ? 0 : time;
 }
 
 // A number of a rank, stage or site; 0 where it is none.
 int number_at(const Json& object, const char* key) {
-  const int64_t number = count_in(object.value(key, Json())).value_or(0);
+  const int64_t number = count_at(object, key).value_or(0);
   return number <= kMostNumber ? static_cast<int>(number) : 0;
 }
 

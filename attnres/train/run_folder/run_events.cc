@@ -49,12 +49,6 @@ std::vector<Json> read_log(const fs::path& path) {
   return lines;
 }
 
-// NaN where it is not told.
-double measured_at(const Json& line, const char* key) {
-  const auto found = line.find(key);
-  return measured_in(found == line.end() ? Json() : *found);
-}
-
 // The keys of metrics.jsonl.
 const std::vector<std::pair<const char*, const char*>> kTags = {
     {"loss", "loss/train"},
